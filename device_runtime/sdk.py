@@ -112,7 +112,7 @@ class Device:
         folder = DeviceFolder.prepared(self.state, environment, limits, conditions, retention)
         self._key, self._gate, self._housekeeping = folder.key, folder.gate, folder.housekeeping
         self._notes = Notes()
-        self._own_service = None if code is None else OwnService(
+        self._service = None if code is None else OwnService(
             code, environment.isolation, name=self.service, path=folder.path, open_store=self._open_at,
             notes=self._notes, say=say, clock=self._clock,
         )  # fmt: skip
@@ -328,12 +328,11 @@ class Device:
         if shown is not None:
             require_sanitizer()
         if self._view is None:
-            results = NoResults() if self._own_service is None else self._own_service.results
+            results = NoResults() if self._service is None else self._service.results
             self._view = start_view(
                 controls=DeviceControls(
-                    store_path(self.state, self._index), self._gate,
-                    name=f"device {self._index}" if self._own_service is None else self.service,
-                    open_store=self._open_at,
+                    store_path(self.state, self._index), self._gate, open_store=self._open_at,
+                    name=f"device {self._index}" if self._service is None else self.service,
                     notes=self._notes.lines, clock=self._clock, recommended=lambda: self._shown,
                 ),
                 results=results,
@@ -428,7 +427,7 @@ class Device:
           ServiceUnavailable, ServiceError, AttestationError, TransparencyError: a service cannot be used.
           StateError: the store cannot be used, or ``train`` runs.
         """
-        _validate.integer(low=1, high=2**31, wanted=turns)
+        _validate.integer(low=1, high=2**31, turns=turns)
         _validate.within(low=0.0, high=1e9, wait=wait)
         folder, contributions = ServicesFolder(Path(services)), functools.partial(contributions_of, self._open)
         before = contributions()
@@ -455,7 +454,7 @@ class Device:
             **settings,
         )  # fmt: skip
         self._housekeeping.step_in_fixed_time()
-        made = None if self._own_service is None else self._own_service.made_examples()
+        made = None if self._service is None else self._service.made_examples()
         running = start(
             config, log=log, clock=self._clock, sensors=self._environment.sensors, made_examples=made,
             housekeeping=self._housekeeping,
@@ -473,8 +472,8 @@ class Device:
         if self._view is not None:
             self._view.stop()
             self._view = None
-        if self._own_service is not None:
-            self._own_service.close()
+        if self._service is not None:
+            self._service.close()
 
     def __repr__(self) -> str:
         """What the app knows itself; nothing that was recorded."""
@@ -496,6 +495,6 @@ class Device:
         return Store.open(path, key=self._key)
 
     def _isolated(self) -> OwnService:
-        if self._own_service is None:
+        if self._service is None:
             raise ConfigurationError("Expected a device with service=FILE: this one has no on-device code")
-        return self._own_service
+        return self._service

@@ -74,7 +74,7 @@ class Board:
         self._answers: Mapping[str, Sequence[server_pb2.CheckInResponse]] = {}
         self._models: Mapping[str, Sequence[server_pb2.GetModelResponse]] = {}
         self._read: tuple[list[OpenRound], list[PublishedModel]] = [], []
-        self._turns = itertools.count()
+        self._model_turn = itertools.count()
         self._left: dict[str, list[server_pb2.CheckInResponse]] = {}
         self._later = _retry(LATER)
         self.refresh()
@@ -134,7 +134,7 @@ class Board:
     def model(self, population: str) -> server_pb2.GetModelResponse | None:
         """The newest published model of ``population``, or None."""
         models = self._models.get(population)
-        return None if models is None else models[next(self._turns) % len(models)]
+        return None if models is None else models[next(self._model_turn) % len(models)]
 
     def _published(self, entry: PublishedModel) -> list[server_pb2.GetModelResponse]:
         charter = self._charter(entry.population)

@@ -45,20 +45,20 @@ class LoggedCatalogues:
         """The newest version of a population's catalogue; None where it has none. Raises StateError."""
         # Outside of the lock: the log calls from inside of its own (``unless``).
         begin, size = self._read, self._log.size
-        found = {index: self._step(index) for index in range(begin, size)}
+        read = {index: self._step(index) for index in range(begin, size)}
         with self._lock:
             for index in range(self._read, size):
-                step = found.get(index)
+                step = read.get(index)
                 if step is not None:
                     self._steps.setdefault(Step.decode(step).population, []).append(step)
                 self._read = index + 1
             steps = self._steps.get(population)
             if steps is None:
                 return None
-            known = self._newest.get(population)
-            if known is None or known.version != len(steps):
-                known = self._newest[population] = Catalogue(tuple(steps))
-            return known
+            catalogue = self._newest.get(population)
+            if catalogue is None or catalogue.version != len(steps):
+                catalogue = self._newest[population] = Catalogue(tuple(steps))
+            return catalogue
 
     def _step(self, index: int) -> bytes | None:
         """The step of entry ``index`` of the log; None of another entry."""
@@ -72,11 +72,11 @@ class LoggedCatalogues:
 
         Not from inside of the log's own lock. Raises StateError.
         """
-        known = self.newest(population)
-        if known is None or known.version < version:
+        catalogue = self.newest(population)
+        if catalogue is None or catalogue.version < version:
             self._log.reach(self._log.size + 1)
-            known = self.newest(population)
-        return known
+            catalogue = self.newest(population)
+        return catalogue
 
     def after(self, step: Step, data: bytes) -> bool:
         """Whether ``data``, a checked step, is the next version of its catalogue; False where it is one already.

@@ -51,18 +51,18 @@ class Distributors:
         # Of each address: tasks whose newest model it may lack, and until when it is not tried.
         self._lacks: dict[str, set[bytes]] = {copy.address: set() for copy in copies}
         self._rests_until: dict[str, float] = {}
-        self._turns = itertools.count()
+        self._address_turn = itertools.count()
 
     def holding(self, task: bytes) -> tuple[str, ...]:
         """The addresses of those that hold the newest model of a task (its SHA-256), as far as is known; never none."""
         with self._lock:
-            found = tuple(copy.address for copy in self._copies if task not in self._lacks[copy.address])
-        return found or tuple(copy.address for copy in self._copies)
+            addresses = tuple(copy.address for copy in self._copies if task not in self._lacks[copy.address])
+        return addresses or tuple(copy.address for copy in self._copies)
 
     def one_holding(self, task: bytes) -> str:
         """One of ``holding``, in turn."""
-        found = self.holding(task)
-        return found[next(self._turns) % len(found)]
+        addresses = self.holding(task)
+        return addresses[next(self._address_turn) % len(addresses)]
 
     def lagging(self) -> bool:
         """Whether one of them lacks a model, and should be tried again now."""
@@ -132,7 +132,7 @@ class Distributors:
                 broken = error
             for stream in streams.values():
                 stream.end(broken)
-            failures = [error for error in (one.exception() for one in sent) if error is not None]
+            failures = [error for error in (future.exception() for future in sent) if error is not None]
         if broken is not None:
             raise broken
         for failure in failures:
@@ -141,7 +141,7 @@ class Distributors:
     def _each(self, copies: Sequence[Copy], work: Callable[[Copy], None]) -> dict[str, OdpError]:
         """The failures of ``work``, which runs for all copies at once, by address."""
 
-        def one(copy: Copy) -> OdpError | None:
+        def attempt(copy: Copy) -> OdpError | None:
             try:
                 work(copy)
             except OdpError as error:
@@ -149,8 +149,8 @@ class Distributors:
             return None
 
         with ThreadPoolExecutor(max_workers=len(copies)) as threads:
-            found = list(threads.map(one, copies))
-        return {copy.address: error for copy, error in zip(copies, found, strict=True) if error is not None}
+            failures = list(threads.map(attempt, copies))
+        return {copy.address: error for copy, error in zip(copies, failures, strict=True) if error is not None}
 
 
 class _Stream:

@@ -444,10 +444,10 @@ class Driver:
         return True
 
     def _definition(self, task: TaskRecord) -> common_pb2.TaskDefinition:
-        found = self._definitions.get(task.sha256)
-        if found is None:
-            found = self._definitions[task.sha256] = open_task(task.signed)
-        return found
+        definition = self._definitions.get(task.sha256)
+        if definition is None:
+            definition = self._definitions[task.sha256] = open_task(task.signed)
+        return definition
 
     def _server(self, task: TaskRecord) -> Server:
         definition = self._definition(task)

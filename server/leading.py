@@ -101,9 +101,9 @@ class Leads:
             held = [lease for lease, _ in self._held.values()]
         began = self._monotonic()
         notes = {lease: _note(self.waits_for(lease.name)) for lease in held}
-        kept = self._storage.leases.renew(notes, self._holder, seconds=self._seconds)
+        renewed = self._storage.leases.renew(notes, self._holder, seconds=self._seconds)
         for lease in held:
-            if lease not in kept:
+            if lease not in renewed:
                 self._lose(lease)
                 continue
             with self._lock:

@@ -53,10 +53,10 @@ def log_servicer(log: LogFiles, values: ReleasedValues, events: Log) -> log_pb2_
         size = log.size
         if request.start >= size:
             raise NotFound(f"the log has {size} entries")
-        entries, room = [log.entry(request.start)], _ANSWER_BYTES
+        entries, bytes_left = [log.entry(request.start)], _ANSWER_BYTES
         for index in range(request.start + 1, min(request.start + request.count, size)):
-            room -= log.length(index)
-            if room < len(entries[0]):
+            bytes_left -= log.length(index)
+            if bytes_left < len(entries[0]):
                 break
             entries.append(log.entry(index))
         return log_pb2.GetEntriesResponse(entries=entries)

@@ -54,12 +54,12 @@ class Populations:
 
     def newest(self, population: str) -> SignedCharter | None:
         """The newest charter that this server knows to be in force; None if it knows none. Returns at once."""
-        charter = self._known(population)
+        charter = self._newest_charter(population)
         return None if charter is None else charter.signed
 
     def issuer_key(self, population: str) -> bytes:
         """The issuer of tokens of a population, or the one that it will be founded with; empty without one."""
-        charter = self._known(population)
+        charter = self._newest_charter(population)
         return self._issuer_key if charter is None else charter.issuer_key
 
     def refreshed(self, population: str) -> SignedCharter | None:
@@ -79,7 +79,7 @@ class Populations:
             ServiceError: the aggregator refuses to have it founded by this key, or does not answer.
         """
         with self._lock:
-            before = self._known(population)
+            before = self._newest_charter(population)
             charter = self._refreshed(population)
             if charter is None:
                 signed = approve(found(population, owners=[self._key.public], issuer_key=self._issuer_key), self._key)
@@ -87,8 +87,8 @@ class Populations:
                 charter = self._keep(signed)
                 self._log.event("population_founded", population=population)
             if self._keeper is not None:
-                for one in self._storage.charters(population):
-                    self._keeper.log_charter(one)
+                for stored_charter in self._storage.charters(population):
+                    self._keeper.log_charter(stored_charter)
             charter.require_owner(self._key.public, of="this server's tasks")
             return before is None or before.sha256 != charter.sha256
 
@@ -130,27 +130,27 @@ class Populations:
         with self._lock:
             self._newest.clear()
 
-    def _known(self, population: str) -> Charter | None:
-        known = self._newest.get(population)
-        if known is None:
+    def _newest_charter(self, population: str) -> Charter | None:
+        charter = self._newest.get(population)
+        if charter is None:
             stored = self._storage.charters(population)
             if not stored:
                 return None
-            known = self._newest[population] = open_charter(stored[-1])
-        return known
+            charter = self._newest[population] = open_charter(stored[-1])
+        return charter
 
     def _refreshed(self, population: str) -> Charter | None:
         """The newest charter in force; all charters before it are stored."""
-        known = self._known(population)
+        current = self._newest_charter(population)
         while True:
-            later = self._aggregator.charters(population, 0 if known is None else known.sequence + 1)
+            later = self._aggregator.charters(population, 0 if current is None else current.sequence + 1)
             if not later:
-                return known
+                return current
             for signed in later:
                 charter = open_charter(signed)
-                if known is not None:
-                    check_succession(charter, known)
-                known = self._keep(signed)
+                if current is not None:
+                    check_succession(charter, current)
+                current = self._keep(signed)
 
     def _keep(self, signed: SignedCharter) -> Charter:
         charter = open_charter(signed)

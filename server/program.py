@@ -225,7 +225,7 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
             addresses=Addresses(distributors.holding, config.aggregator, config.issuer or "", config.leaves),
             charter=populations.newest,
             proof=keeper.proof,
-            token_key=tokens.kept,
+            token_key=tokens.stored_key,
             desk=desk,
         )
         place = place_of(config.state) if shared else DATABASE_FILE

@@ -42,8 +42,8 @@ _STOP_SECONDS = 10.0
 
 def place_of(state: Path) -> str:
     """A name for a state folder on this machine, which no copy of it has: neither elsewhere nor on another machine."""
-    found = state.stat()
-    text = f"{socket.gethostname()}:{state.resolve()}:{found.st_dev}:{found.st_ino}"
+    status = state.stat()
+    text = f"{socket.gethostname()}:{state.resolve()}:{status.st_dev}:{status.st_ino}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -343,10 +343,10 @@ def _check_release_bytes(definition: common_pb2.TaskDefinition, size: int) -> No
 
 def _refuse_unknown_fields(definition: common_pb2.TaskDefinition) -> None:
     # A dropped field would be a term that the developer asked for and nobody keeps.
-    known = common_pb2.TaskDefinition()
-    known.CopyFrom(definition)
-    known.DiscardUnknownFields()
-    if known.ByteSize() != definition.ByteSize():
+    understood = common_pb2.TaskDefinition()
+    understood.CopyFrom(definition)
+    understood.DiscardUnknownFields()
+    if understood.ByteSize() != definition.ByteSize():
         raise ConfigurationError("the task definition has fields that this server does not know; upgrade the server")
 
 

@@ -132,15 +132,15 @@ class SharedLog(LogFiles):
         return True
 
     def _verified(self, encoded: bytes) -> Note:
-        own = self._key.public(Kind.NOTE)
+        log_key = self._key.public(Kind.NOTE)
         try:
             note = Note.parse(encoded)
             Checkpoint.from_body(note.body)
         except TransparencyError as error:
             raise self._another("its checkpoint is damaged") from error
-        line = next((line for line in note.lines if line.is_by(own)), None)
-        if line is None or not own.verifies(line, note.body):
-            raise self._another(f"its checkpoint is not signed by {own.name!r}; copy log.key of the other servers")
+        line = next((line for line in note.lines if line.is_by(log_key)), None)
+        if line is None or not log_key.verifies(line, note.body):
+            raise self._another(f"its checkpoint is not signed by {log_key.name!r}; copy log.key of the other servers")
         return note
 
     def _another(self, why: str) -> StateError:

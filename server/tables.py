@@ -128,21 +128,21 @@ class TableBook:
             encoding=request.encoding,
         )
         with self._lock:
-            stored, known = self._read(request.name)
+            stored, last_record = self._read(request.name)
             version = 0
-            if known is not None:
-                last = self._opened(known, request.name, known.signed)
-                if known.definition != definition:
+            if last_record is not None:
+                last = self._opened(last_record, request.name, last_record.signed)
+                if last_record.definition != definition:
                     raise ConfigurationError(
                         f"Expected rows_per_request={request.rows_per_request} to be {last.rows_per_request}, as in "
                         f"the versions of table {request.name!r} before; give the other table another name"
                     )
                 if last.entry == entry:
-                    return known
+                    return last_record
                 version = last.version + 1
             record = table_pb2.TableRecord(definition=definition)
-            if known is not None and known.HasField("announced"):
-                record.announced.CopyFrom(known.announced)
+            if last_record is not None and last_record.HasField("announced"):
+                record.announced.CopyFrom(last_record.announced)
             record.signed.CopyFrom(sign_version(definition, version, entry, self._key))
             self._write(request.name, record, before=stored)
             return record
@@ -242,14 +242,16 @@ class TablePublisher:
             self._distributor.publish(record.definition, record.signed, _chunks(requests))
             opened = self._book.announce(first.header.name, model_sha256(record.signed))
         self._log.event("table_published", name=opened.name, version=opened.version)
-        return self._told(record, record.signed)
+        return self._published(record, record.signed)
 
     def newest(self, name: str) -> table_pb2.PublishedTable:
         """The newest announced version. Raises as ``TableBook.newest``."""
         record = self._book.newest(name)
-        return self._told(record, record.announced)
+        return self._published(record, record.announced)
 
-    def _told(self, record: table_pb2.TableRecord, manifest: common_pb2.SignedManifest) -> table_pb2.PublishedTable:
+    def _published(
+        self, record: table_pb2.TableRecord, manifest: common_pb2.SignedManifest
+    ) -> table_pb2.PublishedTable:
         return table_pb2.PublishedTable(
             definition=record.definition,
             manifest=manifest,

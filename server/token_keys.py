@@ -52,7 +52,7 @@ class TokenKeys:
         self._issuer = issuer
         self.clock = clock
 
-    def kept(self, task: common_pb2.SignedTask, round: int) -> enrolment_pb2.SignedTokenKey | None:
+    def stored_key(self, task: common_pb2.SignedTask, round: int) -> enrolment_pb2.SignedTokenKey | None:
         """The key that a round was opened with; None if it has none. Returns at once."""
         return self._storage.token_key(task_sha256(task), round)
 
@@ -62,8 +62,8 @@ class TokenKeys:
 
     def ended(self, task: common_pb2.SignedTask, round: int) -> str:
         """When the key of an open round ended, as the end of a sentence; empty while it gives tokens."""
-        kept = self.kept(task, round)
-        ends = None if kept is None else enrolment_pb2.TokenKey.FromString(kept.token_key).not_after
+        stored = self.stored_key(task, round)
+        ends = None if stored is None else enrolment_pb2.TokenKey.FromString(stored.token_key).not_after
         if ends is None or self.clock() <= ends:
             return ""
         return f"ended at {utc(ends)}: no further device gets a token of it; cancel the task, and submit it anew"
@@ -87,26 +87,26 @@ class TokenKeys:
         issuer_key = b"" if signed is None else open_charter(signed).issuer_key
         if not issuer_key:
             return None
-        kept = self.kept(task, order.round)
-        if kept is not None and _is_of(kept, issuer_key, population, order):
+        stored = self.stored_key(task, order.round)
+        if stored is not None and _is_of(stored, issuer_key, population, order):
             ended = self.ended(task, order.round)
             if ended and refuse_ended:
                 raise EnrolmentError(f"the token key of round {order.round} {ended}")
-            return kept
+            return stored
         if self._issuer is None:
             raise EnrolmentError(
                 f"population {population!r} names an issuer of tokens, and this server knows none: start it with "
                 "--issuer and --issuer-control"
             )
-        given = self._issuer.token_key(task, *sign_order(order, self._key, domains.TOKEN_ORDER))
-        if not _is_of(given, issuer_key, population, order):
+        issued = self._issuer.token_key(task, *sign_order(order, self._key, domains.TOKEN_ORDER))
+        if not _is_of(issued, issuer_key, population, order):
             raise EnrolmentError(
                 f"the issuer of tokens is not the one that population {population!r} names (issuer key "
                 f"{issuer_key.hex()[:16]}..): check --issuer-control, or have the owners name this one"
             )
-        self._storage.set_token_key(order.task_sha256, order.round, given)
+        self._storage.set_token_key(order.task_sha256, order.round, issued)
         self._log.event("token_key", task=short(order.task_sha256), round=order.round)
-        return given
+        return issued
 
 
 def _is_of(

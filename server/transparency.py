@@ -249,12 +249,12 @@ class LogKeeper:
     def _history(self, aggregator: Aggregator) -> list[bytes]:
         """The hand-overs that led to the aggregator's enclave, each after evidence of its signer; only new ones."""
         entries, new = [], set[bytes]()
-        for given in aggregator.hand_overs():
-            signer = _key_of(given.evidence)
+        for hand_over in aggregator.hand_overs():
+            signer = _key_of(hand_over.evidence)
             if signer not in self._evidence | new:
-                entries.append(_evidence_entry(given.evidence))
+                entries.append(_evidence_entry(hand_over.evidence))
                 new.add(signer)
-            entries.append(HandOverEntry(given.statement, given.signature).encode())
+            entries.append(HandOverEntry(hand_over.statement, hand_over.signature).encode())
         return entries
 
     def take_endorsements(self, endorsements: EndorsementFile) -> None:
@@ -342,14 +342,14 @@ class LogKeeper:
             return proof
 
     def _standing_endorsements(self) -> list[tuple[int, EndorsementEntry]]:
-        now, found = self._clock(), []
+        now, standing = self._clock(), []
         for entry in self._endorsements.endorsements:
             stated = open_endorsement(entry)
             index = self._log.index_of(entry.leaf)
             withdrawn = self._log.index_of(bytes.fromhex(stated.withdrawal)) is not None
             if index is not None and not withdrawn and now < stated.not_after:
-                found.append((index, entry))
-        return found[-_MOST_ENDORSEMENTS:]
+                standing.append((index, entry))
+        return standing[-_MOST_ENDORSEMENTS:]
 
     def _inclusion(self, index: int, size: int, *, entry: bytes = b"") -> log_pb2.Inclusion:
         return log_pb2.Inclusion(index=index, hashes=packed(self._log.inclusion_proof(index, size)), entry=entry)
@@ -454,7 +454,7 @@ def read_witness(text: str) -> tuple[str, VerifierKey]:
             f"Expected witness={text!r} to be host:port=KEY; `odp witness run` prints its key when it starts"
         )
     parse_address(address)
-    found = VerifierKey.from_text(key)
-    if found.kind is not Kind.COSIGNATURE:
-        raise ConfigurationError(f"Expected the key of witness {found.name!r} to be a cosignature key")
-    return address, found
+    verifier = VerifierKey.from_text(key)
+    if verifier.kind is not Kind.COSIGNATURE:
+        raise ConfigurationError(f"Expected the key of witness {verifier.name!r} to be a cosignature key")
+    return address, verifier

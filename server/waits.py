@@ -76,8 +76,8 @@ class Waits:
     def keep(self, tasks: Collection[bytes]) -> None:
         """Drops all other tasks."""
         with self._lock:
-            self._failures = {task: found for task, found in self._failures.items() if task in tasks}
-            self._waits = {task: found for task, found in self._waits.items() if task in tasks}
+            self._failures = {task: entry for task, entry in self._failures.items() if task in tasks}
+            self._waits = {task: entry for task, entry in self._waits.items() if task in tasks}
 
     def set(self, task: bytes, wait: Wait | None) -> bool:
         """Records the success of the last step of ``task``, and its next wait. True if the wait changed.

@@ -432,41 +432,35 @@ class Store(Database):
           StateError: the device already has a participation in that round; the stored one is untouched.
           NotNow, PrivacyError: the person paused the device or opted out since; nothing is stored.
         """
-        line = participation
+        line, sha256, round = participation, participation.task_sha256, participation.round
         with self.transaction():
             self.person().check(terms)
-            self._remember(task, terms, line.round, most=_MOST_TASKS)
+            self._remember(task, terms, round, most=_MOST_TASKS)
             # A round of the past is closed: whether it counted or not, its bytes are never sent again.
-            self._erase_bytes("task_sha256 = ? AND round < ?", (line.task_sha256, line.round))
+            self._erase_bytes("task_sha256 = ? AND round < ?", (sha256, round))
             # Under its signature, the enclave counted nothing under that key.
             self.execute(
                 "DELETE FROM participations WHERE task_sha256 = ? AND round = ? AND state = 'REFUSED' "
                 "AND recipient <> ?",
-                (line.task_sha256, line.round, line.recipient),
+                (sha256, round, line.recipient),
             )
             try:
                 self._connection.execute(
                     f"INSERT INTO participations ({COLUMNS}) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'PREPARED', NULL, ?, ?, ?)",
                     (
-                        line.task_sha256, line.round, line.contribution_id, line.model_sha256, line.recipient,
-                        line.epsilon,
+                        sha256, round, line.contribution_id, line.model_sha256, line.recipient, line.epsilon,
                         line.delta, line.policy_sha256, line.image_digest, line.time, line.record, line.payload,
-                        line.sealed,
-                        line.token,
+                        line.sealed, line.token,
                     ),
                 )  # fmt: skip
             except IntegrityError as error:
-                raise StateError(
-                    f"device store {self.path} already has a contribution to round {line.round}"
-                ) from error
-            self._assigned(
-                line.task_sha256, line.round, line.time, "prepared" if local_parameters is not None else EMPTY
-            )
+                raise StateError(f"device store {self.path} already has a contribution to round {round}") from error
+            self._assigned(sha256, round, line.time, "prepared" if local_parameters is not None else EMPTY)
             if local_parameters is not None:
                 self._connection.execute(
                     "INSERT OR REPLACE INTO local_parameters (task_sha256, version, data) VALUES (?, ?, ?)",
-                    (line.task_sha256, line.round, local_parameters),
+                    (sha256, round, local_parameters),
                 )
 
     def give_up(self, task_sha256: bytes, round: int) -> None:

@@ -103,8 +103,7 @@ class LocalTable:
 
     Attributes:
       name: under which the rows reach the client.
-      table: of the store, as the definition names it: one of ``readable_tables``, or ``events.SERVICE`` with
-        ``events``.
+      table: of the store, as the definition names it: a readable one, or ``events.SERVICE`` with ``events``.
       readable_tables: what the algorithm can read beside those of events.
       events: how rows are made of a service's events; None for another table.
       most_rows: a device reads at most this number of stored rows: the newest, or of ratings those of lowest item.

@@ -112,7 +112,7 @@ def _lines(checked: LabelledCheck) -> list[str]:
     ]
     for kind, proposed in (("feature", True), ("no feature", False)):
         lines += [
-            f"{kind:<11} {name:<{wide}}  {proposal.told}"
+            f"{kind:<11} {name:<{wide}}  {proposal.description}"
             for name, proposal in checked.proposals.items()
             if (proposal.feature is not None) is proposed
         ]

@@ -151,7 +151,7 @@ def _pss_encoded(message: bytes, salt: bytes, size: int) -> bytes:
     """EMSA-PSS with SHA-384 for a modulus of ``size`` bytes, a multiple of eight bits: one bit shorter than it."""
     digest = hashlib.sha384(bytes(8) + hashlib.sha384(message).digest() + salt).digest()
     block = bytes(size - SALT_BYTES - _HASH_BYTES - 2) + b"\x01" + salt
-    masked = bytes(one ^ other for one, other in zip(block, _mgf1(digest, len(block)), strict=True))
+    masked = bytes(byte ^ other for byte, other in zip(block, _mgf1(digest, len(block)), strict=True))
     return bytes([masked[0] & 0x7F]) + masked[1:] + digest + b"\xbc"
 
 

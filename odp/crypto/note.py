@@ -176,8 +176,8 @@ class Note:
     def with_lines(self, lines: Iterable[SignatureLine]) -> Note:
         """The note with further lines; a line replaces one by the same key."""
         added = {(line.name, line.key_id): line for line in lines}
-        kept = [line for line in self.lines if (line.name, line.key_id) not in added]
-        return Note(self.body, (*kept, *added.values()))
+        remaining = [line for line in self.lines if (line.name, line.key_id) not in added]
+        return Note(self.body, (*remaining, *added.values()))
 
 
 def parse_line(text: str) -> SignatureLine:

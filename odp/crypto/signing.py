@@ -79,7 +79,7 @@ class SigningKey:
         Raises:
             ConfigurationError: ``domain`` is not one of ``domains.SIGNED``.
         """
-        return self._key.sign(_known(domain) + data)
+        return self._key.sign(_checked_domain(domain) + data)
 
 
 def verify(public: bytes, signature: bytes, domain: bytes, data: bytes) -> None:
@@ -95,7 +95,7 @@ def verify(public: bytes, signature: bytes, domain: bytes, data: bytes) -> None:
         SignatureError: it is not, the signature has a wrong length, or the key is none (``public_keys``).
         ConfigurationError: ``domain`` is not one of ``domains.SIGNED``.
     """
-    prefix = _known(domain)
+    prefix = _checked_domain(domain)
     try:
         require_ed25519(public, name=f"the signer's key for {prefix.decode()}")
     except ConfigurationError as error:
@@ -125,8 +125,8 @@ def check_public(**keys: bytes) -> None:
             raise ConfigurationError(f"Expected {name}={key.hex()} to be a canonical Ed25519 public key of full order")
 
 
-def _known(domain: bytes) -> bytes:
+def _checked_domain(domain: bytes) -> bytes:
     if domain not in domains.SIGNED:
-        valid = ", ".join(sorted(known.decode() for known in domains.SIGNED))
+        valid = ", ".join(sorted(name.decode() for name in domains.SIGNED))
         raise ConfigurationError(f"Expected domain={domain!r} to be one of {valid}")
     return domain

@@ -34,17 +34,17 @@ def bar(parts: Sequence[tuple[float, str]], whole: float, *, said: str, mark: fl
     ``mark`` draws a thin line at a value. ``said`` is the bar in words.
     """
     whole = whole if whole > 0 and math.isfinite(whole) else 1.0
-    drawn, start = "", 0.0
+    svg, start = "", 0.0
     for value, kind in parts:
         length = min(max(value, 0.0) / whole, 1.0 - start)
         if length > 0:
-            drawn += f'<rect class="{kind}" x="{1000 * start:.1f}" y="0" width="{1000 * length:.1f}" height="10"/>'
+            svg += f'<rect class="{kind}" x="{1000 * start:.1f}" y="0" width="{1000 * length:.1f}" height="10"/>'
         start += length
     if mark is not None and 0 < mark < whole:
-        drawn += f'<rect class="mark" x="{1000 * mark / whole - 2:.1f}" y="0" width="4" height="10"/>'
+        svg += f'<rect class="mark" x="{1000 * mark / whole - 2:.1f}" y="0" width="4" height="10"/>'
     return (
         f'<svg class="bar" role="img" aria-label="{escape(said)}" viewBox="0 0 1000 10" preserveAspectRatio="none">'
-        f'<rect class="track" x="0" y="0" width="1000" height="10"/>{drawn}</svg>'
+        f'<rect class="track" x="0" y="0" width="1000" height="10"/>{svg}</svg>'
     )
 
 
@@ -54,19 +54,19 @@ def columns(values: Sequence[float], *, planned: int, goal: float, last_open: bo
     places = max(len(shown), min(planned, 60), 8)
     highest = max([*shown, goal, 1.0])
     step = 1000 / places
-    drawn = ""
+    svg = ""
     for place in range(places):
         x, width = place * step + 0.12 * step, 0.76 * step
         if place >= len(shown):
             if place < planned:
-                drawn += f'<rect class="track" x="{x:.1f}" y="97" width="{width:.1f}" height="3"/>'
+                svg += f'<rect class="track" x="{x:.1f}" y="97" width="{width:.1f}" height="3"/>'
             continue
         height = max(100 * shown[place] / highest, 3.0)
         kind = "soft" if last_open and place == len(shown) - 1 else "accent"
-        drawn += f'<rect class="{kind}" x="{x:.1f}" y="{100 - height:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
+        svg += f'<rect class="{kind}" x="{x:.1f}" y="{100 - height:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
     return (
         f'<svg class="columns" role="img" aria-label="{escape(said)}" viewBox="0 0 1000 100" '
-        f'preserveAspectRatio="none">{drawn}</svg>'
+        f'preserveAspectRatio="none">{svg}</svg>'
     )
 
 
@@ -85,17 +85,17 @@ def curve(
       zero: whether the vertical axis begins at 0 in any case.
       level: name and value of a dashed line, such as a budget.
     """
-    known = [(name, _thinned([point for point in points if math.isfinite(point[1])])) for name, points in series]
-    known = [(name, points) for name, points in known if points]
-    if not known:
+    drawable = [(name, _thinned([point for point in points if math.isfinite(point[1])])) for name, points in series]
+    drawable = [(name, points) for name, points in drawable if points]
+    if not drawable:
         return ""
-    values = [value for _, points in known for _, value in points]
+    values = [value for _, points in drawable for _, value in points]
     if level is not None and math.isfinite(level[1]):
         values.append(level[1])
     ticks = _ticks(min(0.0, *values) if zero or min(values) < 0.4 * max(values) else min(values), max(values))
     low, high = min(ticks[0], *values), max(ticks[-1], *values)
-    first = min(points[0][0] for _, points in known)
-    last = max(points[-1][0] for _, points in known)
+    first = min(points[0][0] for _, points in drawable)
+    last = max(points[-1][0] for _, points in drawable)
 
     def x(place: float) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * ((place - first) / (last - first) if last > first else 0.5)
@@ -103,35 +103,35 @@ def curve(
     def y(value: float) -> float:
         return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * (value - low) / ((high - low) or 1.0)
 
-    drawn = ""
+    svg = ""
     for tick in ticks:
-        drawn += (
+        svg += (
             f'<path class="grid" d="M{_LEFT} {y(tick):.1f}H{_WIDTH - _RIGHT:.0f}"/>'
             f'<text class="tick end" x="{_LEFT - 7:.0f}" y="{y(tick) + 4:.1f}">{number(tick)}</text>'
         )
     for place in sorted({first, last}):
-        drawn += f'<text class="tick middle" x="{x(place):.1f}" y="{_HEIGHT - 6:.0f}">{number(place)}</text>'
+        svg += f'<text class="tick middle" x="{x(place):.1f}" y="{_HEIGHT - 6:.0f}">{number(place)}</text>'
     if level is not None and math.isfinite(level[1]):
-        drawn += f'<path class="limit" d="M{_LEFT} {y(level[1]):.1f}H{_WIDTH - _RIGHT:.0f}"/>'
-    heights = _apart([y(points[-1][1]) for _, points in known], 14.0)
-    for order, ((name, points), height) in reversed(list(enumerate(zip(known, heights, strict=True)))):
+        svg += f'<path class="limit" d="M{_LEFT} {y(level[1]):.1f}H{_WIDTH - _RIGHT:.0f}"/>'
+    heights = _apart([y(points[-1][1]) for _, points in drawable], 14.0)
+    for order, ((name, points), height) in reversed(list(enumerate(zip(drawable, heights, strict=True)))):
         kind = f"s{min(order, 3)}"
         path = "L".join(f"{x(place):.1f} {y(value):.1f}" for place, value in points)
         end, value = points[-1]
         if end < last:
-            drawn += f'<path class="grid" d="M{x(end):.1f} {y(value):.1f}L{x(last) + 4:.1f} {height:.1f}"/>'
-        drawn += (
+            svg += f'<path class="grid" d="M{x(end):.1f} {y(value):.1f}L{x(last) + 4:.1f} {height:.1f}"/>'
+        svg += (
             f'<path class="line {kind}" d="M{path}"/>'
             f'<circle class="dot {kind}" cx="{x(end):.1f}" cy="{y(value):.1f}" r="3">'
             f"<title>{escape(name)}</title></circle>"
             f'<text class="value {kind}" x="{x(last) + 8:.1f}" y="{height + 4:.1f}">{number(value)}</text>'
         )
     said = f"{title}: " + "; ".join(
-        f"{name}, {number(points[-1][1])} at round {points[-1][0]:g}" for name, points in known
+        f"{name}, {number(points[-1][1])} at round {points[-1][0]:g}" for name, points in drawable
     )
     return (
         f'<figure class="chart"><figcaption>{escape(title)}</figcaption><svg role="img" aria-label="{escape(said)}" '
-        f'viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}">{drawn}</svg></figure>'
+        f'viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}">{svg}</svg></figure>'
     )
 
 
@@ -155,8 +155,8 @@ def _ticks(low: float, high: float) -> list[float]:
 def _apart(wanted: Sequence[float], gap: float) -> list[float]:
     """Heights at least ``gap`` apart that keep their order, as near to ``wanted`` as one pass brings them."""
     order = sorted(range(len(wanted)), key=lambda place: wanted[place])
-    found = list(wanted)
+    heights = list(wanted)
     for before, place in pairwise(order):
-        found[place] = max(found[place], found[before] + gap)
-    over = max([0.0, *(height - (_HEIGHT - _BOTTOM) for height in found)])
-    return [height - over for height in found]
+        heights[place] = max(heights[place], heights[before] + gap)
+    over = max([0.0, *(height - (_HEIGHT - _BOTTOM) for height in heights)])
+    return [height - over for height in heights]

@@ -106,8 +106,8 @@ class Doors:
         return request.headers.get("origin") in self.origins and _same(form.get("csrf", ""), self.csrf)
 
 
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
+def _same(left: str, other: str) -> bool:
+    return hmac.compare_digest(left.encode(), other.encode())
 
 
 async def form_of(request: Request, *, largest: int) -> dict[str, str] | None:

@@ -91,7 +91,7 @@ class TaskFacts:
     @property
     def releases(self) -> int:
         """Number of rounds that were released."""
-        return sum(one.state != "open" for one in self.rounds)
+        return sum(entry.state != "open" for entry in self.rounds)
 
 
 class Reader:
@@ -127,7 +127,7 @@ class Reader:
             is_over=status.state in FINAL,
             failure=status.failure,
             waits_for=status.waits_for.reason,
-            rounds=tuple(self._round(sha256, one) for one in status.rounds),
+            rounds=tuple(self._round(sha256, entry) for entry in status.rounds),
             planned_rounds=status.planned_rounds,
             spent=status.epsilon_spent,
             reports=status.reports,
@@ -149,10 +149,10 @@ class Reader:
         )
 
 
-def _keep(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
-    kept[key] = value
-    while len(kept) > _MOST_KEPT:
-        kept.popitem(last=False)
+def _keep(cache: OrderedDict[Any, Any], key: object, value: object) -> None:
+    cache[key] = value
+    while len(cache) > _MOST_KEPT:
+        cache.popitem(last=False)
 
 
 def _released(data: bytes) -> ReleasedFacts:

@@ -52,21 +52,21 @@ def _log(snapshot: Snapshot) -> str:
 
 
 def _audit(poller: Poller) -> str:
-    found = poller.audit
+    audit = poller.audit
     if poller.auditing:
         return '<p role="status">The audit is running.</p>'
-    if found is None:
+    if audit is None:
         return '<p class="note">None was run since this page was started.</p>'
-    if isinstance(found, str):
-        return f'<p class="banner" role="status">The audit could not be made: {text(found)}</p>'
-    return _audited(found)
+    if isinstance(audit, str):
+        return f'<p class="banner" role="status">The audit could not be made: {text(audit)}</p>'
+    return _audited(audit)
 
 
-def _audited(found: AuditFacts) -> str:
-    if found.fault:
-        return f'<p class="banner" role="status">The audit failed at {text(found.fault)}</p>'
-    counts = [(name, charts.number(count), "") for name, count in found.entries if count]
-    return f'<p role="status">Passed: all {charts.number(found.size)} entries, {found.tasks} tasks.</p>' + facts(counts)
+def _audited(audit: AuditFacts) -> str:
+    if audit.fault:
+        return f'<p class="banner" role="status">The audit failed at {text(audit.fault)}</p>'
+    counts = [(name, charts.number(count), "") for name, count in audit.entries if count]
+    return f'<p role="status">Passed: all {charts.number(audit.size)} entries, {audit.tasks} tasks.</p>' + facts(counts)
 
 
 def sign_in(why: str = "") -> str:
@@ -100,7 +100,7 @@ def problem(frame: Frame, title: str, why: str) -> str:
     )
 
 
-def submit(frame: Frame, snapshot: Snapshot, *, given: str = "", why: str = "") -> str:
+def submit(frame: Frame, snapshot: Snapshot, *, task_text: str = "", why: str = "") -> str:
     """A form for a task file."""
     said = f'<p class="banner" role="alert">{text(why)}</p>' if why else ""
     body = (
@@ -110,14 +110,14 @@ def submit(frame: Frame, snapshot: Snapshot, *, given: str = "", why: str = "") 
             frame,
             "/submit",
             '<p><label for="task">Task file (TOML)</label></p>'
-            f'<textarea id="task" name="task" required spellcheck="false">\n{text(given)}</textarea>'
+            f'<textarea id="task" name="task" required spellcheck="false">\n{text(task_text)}</textarea>'
             '<div class="actions"><button class="main">Check it</button></div>',
         )
     )
     return page(frame, "Submit", body, here="/submit", link=link(frame, snapshot))
 
 
-def confirm(frame: Frame, snapshot: Snapshot, *, given: str, name: str, lines: list[tuple[str, str]]) -> str:
+def confirm(frame: Frame, snapshot: Snapshot, *, task_text: str, name: str, lines: list[tuple[str, str]]) -> str:
     """What follows from a task file, and whether it is to be submitted."""
     body = (
         f"<h1>Submit {text(name)}?</h1><p>Devices of its population can be asked from now on. A submitted task can be "
@@ -126,7 +126,7 @@ def confirm(frame: Frame, snapshot: Snapshot, *, given: str, name: str, lines: l
         + form(
             frame,
             "/submit/confirmed",
-            f'<textarea name="task" hidden>\n{text(given)}</textarea><div class="actions">'
+            f'<textarea name="task" hidden>\n{text(task_text)}</textarea><div class="actions">'
             '<button class="main">Submit the task</button>'
             f'<a class="button" href="{frame.at("/submit")}">Back</a></div>',
         )

@@ -71,12 +71,12 @@ def _numbers(snapshot: Snapshot, active: list[TaskFacts]) -> str:
             ("active tasks", charts.number(len(active)), f"of {charts.number(len(snapshot.tasks))}"),
             (
                 "devices now",
-                charts.number(sum(one.contributions for one in open_rounds)),
+                charts.number(sum(entry.contributions for entry in open_rounds)),
                 f"in {len(open_rounds)} round{'' if len(open_rounds) == 1 else 's'}",
             ),
             (
                 "contributions",
-                charts.number(sum(one.contributions for task in snapshot.tasks for one in task.rounds)),
+                charts.number(sum(entry.contributions for task in snapshot.tasks for entry in task.rounds)),
                 "",
             ),
             ("releases", charts.number(sum(task.releases for task in snapshot.tasks)), ""),
@@ -91,19 +91,19 @@ def _numbers(snapshot: Snapshot, active: list[TaskFacts]) -> str:
 
 
 def _refusals(snapshot: Snapshot) -> str:
-    found = snapshot.refusals
-    if found is None:
+    refusals = snapshot.refusals
+    if refusals is None:
         return ""
     lines = "<h2>Contributions, since the aggregators started</h2>"
-    if found.trouble:
-        lines += f'<p class="banner" role="status">{text(found.trouble)}</p>'
-    refused = sum(count for _, count in found.refused)
-    lines += facts([("accepted", charts.number(found.accepted), ""), ("refused", charts.number(refused), "")])
-    if not found.refused:
+    if refusals.trouble:
+        lines += f'<p class="banner" role="status">{text(refusals.trouble)}</p>'
+    refused = sum(count for _, count in refusals.refused)
+    lines += facts([("accepted", charts.number(refusals.accepted), ""), ("refused", charts.number(refused), "")])
+    if not refusals.refused:
         return lines
     body = [
         f'<tr><th scope="row">{text(reason)}</th><td class="n">{charts.number(count)}</td></tr>'
-        for reason, count in found.refused
+        for reason, count in refusals.refused
     ]
     return lines + table("refusals by reason", [("refused because", ""), ("contributions", "n")], body)
 
@@ -131,7 +131,7 @@ def _rounds(task: TaskFacts) -> str:
     if not task.planned_rounds:
         return f'<div class="pair"><span>reports</span><b>{charts.number(task.reports)}</b></div>'
     goal = float(task.definition.cohort.goal)
-    values = [float(one.contributions) for one in task.rounds]
+    values = [float(entry.contributions) for entry in task.rounds]
     said = f"devices in each round of {task.name}: " + ", ".join(map(charts.number, values[-60:]))
     newest = task.newest
     here = "before its first round" if newest is None else f"round {newest.number + 1} of {task.planned_rounds}"
@@ -145,8 +145,8 @@ def _rounds(task: TaskFacts) -> str:
         least = float(task.definition.cohort.minimum)
         kind = "soft" if is_open else "accent"
         return words + charts.bar([(float(count), kind)], goal, mark=least, said=f"{said}; at least {least:g}")
-    drawn = charts.columns(values, planned=task.planned_rounds, goal=goal, last_open=is_open, said=said)
-    return drawn + words
+    chart = charts.columns(values, planned=task.planned_rounds, goal=goal, last_open=is_open, said=said)
+    return chart + words
 
 
 def budget(poller: Poller, task: TaskFacts) -> str:
@@ -155,9 +155,9 @@ def budget(poller: Poller, task: TaskFacts) -> str:
         return '<div class="pair"><span>privacy</span><b>without noise</b></div>'
     if not task.planned_rounds:
         return f'<div class="pair"><span>ε of each report</span><b>{charts.number(task.budget)}</b></div>'
-    words, said, drawn = budget_bar(poller, task)
+    words, said, chart = budget_bar(poller, task)
     del said
-    return f'<div class="pair"><span>ε spent</span><span>{words}</span></div>{drawn}'
+    return f'<div class="pair"><span>ε spent</span><span>{words}</span></div>{chart}'
 
 
 def budget_bar(poller: Poller, task: TaskFacts) -> tuple[str, str, str]:
@@ -169,9 +169,9 @@ def budget_bar(poller: Poller, task: TaskFacts) -> tuple[str, str, str]:
     if ahead:
         said += f", planned in all {charts.epsilon(task.spent + ahead)}"
     said += f", budget {charts.epsilon(task.budget)}"
-    drawn = charts.bar([(task.spent, "accent"), (ahead, "soft")], task.budget, said=said)
+    chart = charts.bar([(task.spent, "accent"), (ahead, "soft")], task.budget, said=said)
     words = f"<b>{charts.epsilon(task.spent)}</b> of {charts.epsilon(task.budget)}"
-    return words, said, drawn
+    return words, said, chart
 
 
 def state(task: TaskFacts) -> str:
@@ -208,16 +208,16 @@ def _row(frame: Frame, poller: Poller, task: TaskFacts) -> str:
     newest = task.newest
     if task.planned_rounds:
         at = f"{newest.number + 1 if newest else 0} of {task.planned_rounds}"
-        count = sum(one.contributions for one in task.rounds)
+        count = sum(entry.contributions for entry in task.rounds)
         spent = charts.epsilon(task.spent)
-        drawn = budget_bar(poller, task)[2] if task.budget < math.inf else "without noise"
+        chart = budget_bar(poller, task)[2] if task.budget < math.inf else "without noise"
     else:
-        at, count, spent, drawn = "reports", task.reports, charts.epsilon(task.budget), "of each report"
+        at, count, spent, chart = "reports", task.reports, charts.epsilon(task.budget), "of each report"
     return (
         f'<tr><td><input type="checkbox" name="task" value="{task.id}" aria-label="compare {text(task.name)} '
         f'{task.id[:8]}" data-key="tick {task.id}"></td>'
         f'<th scope="row"><a href="{frame.at(f"/tasks/{task.id}")}" data-key="row {task.id}">{text(task.name)}</a></th>'
         f'<td>{state(task)}</td><td class="n wide">{at}</td><td class="n wide">{charts.number(count)}</td>'
-        f'<td class="n">{spent}</td><td>{drawn}</td><td class="wide"><code class="hash short">{task.id[:12]}</code>'
+        f'<td class="n">{spent}</td><td>{chart}</td><td class="wide"><code class="hash short">{task.id[:12]}</code>'
         "</td></tr>"
     )

@@ -44,7 +44,7 @@ class Snapshot:
 
     def task(self, id: str) -> TaskFacts | None:
         """The task of a full id."""
-        return next((one for one in self.tasks if one.id == id), None)
+        return next((task for task in self.tasks if task.id == id), None)
 
 
 class Poller:
@@ -124,11 +124,11 @@ class Poller:
 
     def results(self, task: TaskFacts) -> Results | None:
         """What the task released; None before it is read."""
-        known = self._results.get(task.id)
+        results = self._results.get(task.id)
         news = task.releases or task.reports
-        if news and (known is None or known.releases != news):
+        if news and (results is None or results.releases != news):
             self._start(f"results {task.id}", self._read_results(task, news))
-        return known
+        return results
 
     def start_audit(self) -> None:
         """Begins an audit of the whole log, unless one runs."""
@@ -163,13 +163,13 @@ class Poller:
             tasks, log, refusals = await asyncio.to_thread(self._ask)
             trouble = ""
         except Exception as error:  # whatever it is, the page goes on trying
-            kept = self.snapshot
+            snapshot = self.snapshot
             trouble = one_line(error) if isinstance(error, OdpError) else f"unforeseen {type(error).__name__}"
-            tasks, log, refusals = kept.tasks, kept.log, kept.refusals
+            tasks, log, refusals = snapshot.tasks, snapshot.log, snapshot.refusals
         before = self.snapshot
         self._readings += 1
-        known = before.tasks, before.log, before.trouble, before.refusals
-        if (tasks, log, trouble, refusals) != known or not before.version:
+        last = before.tasks, before.log, before.trouble, before.refusals
+        if (tasks, log, trouble, refusals) != last or not before.version:
             since = before.since if bool(trouble) == bool(before.trouble) and before.version else self._clock()
             self.snapshot = Snapshot(before.version + 1, tasks, log, trouble, since, refusals)
         async with self._changed:
@@ -197,10 +197,10 @@ class Poller:
     async def _read_results(self, task: TaskFacts, news: int) -> None:
         try:
             text, values = await asyncio.to_thread(self.source.results, bytes.fromhex(task.id))
-            found = Results(news, text, values)
+            results = Results(news, text, values)
         except OdpError as error:
-            found = Results(news, trouble=one_line(error))
-        self._results[task.id] = found
+            results = Results(news, trouble=one_line(error))
+        self._results[task.id] = results
         while len(self._results) > _MOST_KEPT:
             self._results.popitem(last=False)
         await self._touch()

@@ -67,8 +67,8 @@ class Place:
         """The origins that browsers may see the page under."""
         scheme = "http" if self.certificate is None else "https"
         address = ipaddress.ip_address(self.host)
-        own = f"[{self.host}]" if address.version == 6 else self.host
-        names = {own, *self.names} | ({"localhost"} if address.is_loopback else set())
+        host = f"[{self.host}]" if address.version == 6 else self.host
+        names = {host, *self.names} | ({"localhost"} if address.is_loopback else set())
         default = 443 if self.certificate is not None else 80
         return frozenset(f"{scheme}://{name}" if port == default else f"{scheme}://{name}:{port}" for name in names)
 
@@ -139,7 +139,7 @@ class ControlRoom:
             raise ConfigurationError(f"cannot listen on {where}: {error.strerror}; take another --port") from error
         port = self._socket.getsockname()[1]
         origins = place.origins(port)
-        self.origin = next(one for one in sorted(origins) if "localhost" not in one)
+        self.origin = next(origin for origin in sorted(origins) if "localhost" not in origin)
         self.url = f"{self.origin}/?token={token}"
         app: Guard = make_app(poller, Doors(token, origins=origins), server=server, may_change=may_change)
         try:

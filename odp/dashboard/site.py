@@ -47,7 +47,7 @@ def make_app(poller: Poller, doors: Doors, *, server: str, may_change: bool) -> 
     pages = [
         Route("/", seen(site.front)),
         Route("/tasks/{id}", seen(site.task)),
-        *(Route(f"/tasks/{{id}}/{name}", seen(partial(site.asked, name))) for name in CHANGES),
+        *(Route(f"/tasks/{{id}}/{name}", seen(partial(site.change_page, name))) for name in CHANGES),
         *(
             Route(f"/tasks/{{id}}/{name}", changed(partial(site.done, name), LARGEST_FORM), methods=["POST"])
             for name in CHANGES
@@ -95,7 +95,7 @@ class _Site:
         self._poller, self._doors, self._frame = poller, doors, frame
         self._streams = 0
         # By page, the parts of the newest snapshot: they are drawn once for all viewers of a page.
-        self._drawn: OrderedDict[str, tuple[int, dict[str, str]]] = OrderedDict()
+        self._rendered: OrderedDict[str, tuple[int, dict[str, str]]] = OrderedDict()
         self._checking = asyncio.Semaphore(1)
 
     def seen(self, handler: Handler) -> Handler:
@@ -178,7 +178,7 @@ class _Site:
         self._poller.start_audit()
         return self._led("/log")
 
-    async def asked(self, name: str, request: Request) -> Response:
+    async def change_page(self, name: str, request: Request) -> Response:
         """Asks before a task is changed."""
         snapshot = await self._poller.current()
         task = _task(snapshot, request.path_params["id"])
@@ -208,25 +208,25 @@ class _Site:
 
     async def checked(self, request: Request, form: dict[str, str]) -> Response:
         """What follows from a task file, before it is submitted."""
-        given = form.get("task", "").replace("\r\n", "\n")
+        task_text = form.get("task", "").replace("\r\n", "\n")
         snapshot = await self._poller.current()
         try:
             async with self._checking:
-                name, lines = await asyncio.to_thread(_consequences, given)
+                name, lines = await asyncio.to_thread(_consequences, task_text)
         except OdpError as error:
-            found = other_pages.submit(self._frame, snapshot, given=given, why=one_line(error))
-            return HTMLResponse(found, status_code=422)
-        return HTMLResponse(other_pages.confirm(self._frame, snapshot, given=given, name=name, lines=lines))
+            html = other_pages.submit(self._frame, snapshot, task_text=task_text, why=one_line(error))
+            return HTMLResponse(html, status_code=422)
+        return HTMLResponse(other_pages.confirm(self._frame, snapshot, task_text=task_text, name=name, lines=lines))
 
     async def submitted(self, request: Request, form: dict[str, str]) -> Response:
         """Submits a task."""
-        given = form.get("task", "").replace("\r\n", "\n")
+        task_text = form.get("task", "").replace("\r\n", "\n")
         try:
             async with self._checking:
-                sha256 = await asyncio.to_thread(lambda: self._poller.source.submit(_parsed(given)))
+                sha256 = await asyncio.to_thread(lambda: self._poller.source.submit(_parsed(task_text)))
         except OdpError as error:
-            found = other_pages.submit(self._frame, self._poller.snapshot, given=given, why=one_line(error))
-            return HTMLResponse(found, status_code=422)
+            html = other_pages.submit(self._frame, self._poller.snapshot, task_text=task_text, why=one_line(error))
+            return HTMLResponse(html, status_code=422)
         await self._poller.refresh()
         return self._led(f"/tasks/{sha256.hex()}")
 
@@ -241,13 +241,13 @@ class _Site:
         return _Stream(self._changes(partial(self._shared, request.url.query, parts)), self._left)
 
     def _shared(self, name: str, parts: Parts, snapshot: Snapshot) -> dict[str, str]:
-        drawn = self._drawn.pop(name, None)
-        if drawn is None or drawn[0] != snapshot.version:
-            drawn = snapshot.version, parts(snapshot)
-        self._drawn[name] = drawn
-        while len(self._drawn) > MOST_STREAMS:
-            self._drawn.popitem(last=False)
-        return drawn[1]
+        rendered = self._rendered.pop(name, None)
+        if rendered is None or rendered[0] != snapshot.version:
+            rendered = snapshot.version, parts(snapshot)
+        self._rendered[name] = rendered
+        while len(self._rendered) > MOST_STREAMS:
+            self._rendered.popitem(last=False)
+        return rendered[1]
 
     def _left(self) -> None:
         self._streams -= 1
@@ -255,18 +255,18 @@ class _Site:
     def _parts(self, request: Request) -> Parts | None:
         frame, poller = self._frame, self._poller
         if "compare" in request.query_params:
-            return lambda found: task_page.compare_parts(frame, poller, found, _tasks(found, request))
+            return lambda snapshot: task_page.compare_parts(frame, poller, snapshot, _tasks(snapshot, request))
         if "log" in request.query_params:
-            return lambda found: other_pages.log_parts(frame, poller, found)
+            return lambda snapshot: other_pages.log_parts(frame, poller, snapshot)
         id = request.query_params.get("task")
         if id is None:
-            return lambda found: overview.overview_parts(frame, poller, found, _number(request))
+            return lambda snapshot: overview.overview_parts(frame, poller, snapshot, _number(request))
         if not _TASK.fullmatch(id):
             return None
 
-        def of_task(found: Snapshot) -> dict[str, str]:
-            task = _task(found, id)
-            return {} if task is None else task_page.task_parts(frame, poller, found, task)
+        def of_task(snapshot: Snapshot) -> dict[str, str]:
+            task = _task(snapshot, id)
+            return {} if task is None else task_page.task_parts(frame, poller, snapshot, task)
 
         return of_task
 
@@ -279,11 +279,11 @@ class _Site:
             if news:
                 sent |= news
                 yield b"event: parts\ndata: " + json.dumps(news).encode() + b"\n\n"
-            found = await self._poller.after(snapshot.version, SIGN_SECONDS)
-            if found is None:
+            newer = await self._poller.after(snapshot.version, SIGN_SECONDS)
+            if newer is None:
                 yield b": still here\n\n"
             else:
-                snapshot = found
+                snapshot = newer
 
     async def missing(self, request: Request, error: Exception) -> Response:
         """There is no such page."""
@@ -317,8 +317,8 @@ class _Stream(StreamingResponse):
 
 
 def _number(request: Request) -> int:
-    given = request.query_params.get("page", "1")
-    return int(given) if _PAGE.fullmatch(given) else 1
+    number = request.query_params.get("page", "1")
+    return int(number) if _PAGE.fullmatch(number) else 1
 
 
 def _task(snapshot: Snapshot, id: str) -> TaskFacts | None:
@@ -330,17 +330,17 @@ def _tasks(snapshot: Snapshot, request: Request) -> list[TaskFacts]:
     return [task for id in ids if (task := _task(snapshot, id)) is not None]
 
 
-def _parsed(given: str) -> AnyTask:
-    if names_files(given):
+def _parsed(task_text: str) -> AnyTask:
+    if names_files(task_text):
         raise ConfigurationError("the task names files of numbers, which this page does not read: use odp task submit")
-    return parse_task(given, where="task")
+    return parse_task(task_text, where="task")
 
 
-def _consequences(given: str) -> tuple[str, list[tuple[str, str]]]:
+def _consequences(task_text: str) -> tuple[str, list[tuple[str, str]]]:
     """The name of a task, and what its developer should know before it is submitted."""
     from odp.algorithms.registry import algorithm_for
 
-    task = _parsed(given)
+    task = _parsed(task_text)
     definition = task.definition()
     rounds = len(algorithm_for(definition).planned_releases())
     planned = planned_epsilon(definition)

@@ -123,11 +123,11 @@ class ServerSource:
             before = self._last
             if before is not None and before[0] == note:
                 return before[1]
-            found = self._verified(note)
-            if before is not None and not found.trouble:
-                found = _continued(before[1], found)
-            self._last = note, found
-            return found
+            facts = self._verified(note)
+            if before is not None and not facts.trouble:
+                facts = _continued(before[1], facts)
+            self._last = note, facts
+            return facts
 
     def _verified(self, note: bytes) -> LogFacts:
         values = self._values()
@@ -147,14 +147,14 @@ class ServerSource:
         accepted, refused, troubles = 0.0, Counter[str](), []
         for address in self._metrics:
             try:
-                found = scrape(address)
+                metrics = scrape(address)
             except ServiceError as error:
                 troubles.append(str(error))
                 continue
-            accepted += found.value("odp_contributions_accepted_total") or 0.0
-            for labels, count in found.samples.get("odp_contributions_refused_total", ()):
+            accepted += metrics.value("odp_contributions_accepted_total") or 0.0
+            for labels, count in metrics.samples.get("odp_contributions_refused_total", ()):
                 refused[labels.get("reason", "")[:_LONGEST_REASON]] += int(count)
-        by_reason = sorted(refused.items(), key=lambda one: (-one[1], one[0]))
+        by_reason = sorted(refused.items(), key=lambda entry: (-entry[1], entry[0]))
         return RefusalFacts(int(accepted), tuple(by_reason[:_MOST_REASONS]), "; ".join(troubles))
 
     def audit(self) -> AuditFacts:
@@ -173,8 +173,8 @@ class ServerSource:
 
     def results(self, task: bytes) -> tuple[str, dict[str, object]]:
         """See ``Source``."""
-        found = self._connection.results(self._connection.status(task))
-        return as_text(found.lines(0.95)), found.to_json()
+        answers = self._connection.results(self._connection.status(task))
+        return as_text(answers.lines(0.95)), answers.to_json()
 
     def submit(self, task: AnyTask) -> bytes:
         """See ``Source``."""
@@ -193,17 +193,17 @@ class ServerSource:
         self._connection.resume(task)
 
 
-def _continued(before: LogFacts, found: LogFacts) -> LogFacts:
+def _continued(before: LogFacts, facts: LogFacts) -> LogFacts:
     if before.trouble and before.size:
         return before
     trouble = ""
-    if found.size < before.size:
-        trouble = f"the log went back from {before.size} to {found.size} entries"
-    elif found.size == before.size and found.root != before.root:
-        trouble = f"the log signed two trees of {found.size} entries"
+    if facts.size < before.size:
+        trouble = f"the log went back from {before.size} to {facts.size} entries"
+    elif facts.size == before.size and facts.root != before.root:
+        trouble = f"the log signed two trees of {facts.size} entries"
     if not trouble:
-        return found
-    return LogFacts(found.origin, found.size, found.root, found.witnesses, found.time, trouble)
+        return facts
+    return LogFacts(facts.origin, facts.size, facts.root, facts.witnesses, facts.time, trouble)
 
 
 def as_text(lines: object) -> str:

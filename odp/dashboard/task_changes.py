@@ -14,12 +14,12 @@ from odp.dashboard.source import Source
 
 
 class Change(NamedTuple):
-    """A change, in words: ``button`` does it, ``other`` is the way back, ``told`` says what follows for a task."""
+    """A change, in words: ``button`` does it, ``other`` is the way back, ``consequence`` is what follows for a task."""
 
     title: str
     button: str
     other: str
-    told: Callable[[TaskFacts], str]
+    consequence: Callable[[TaskFacts], str]
     do: Callable[[Source, bytes], None]
     is_final: bool = False
 
@@ -66,12 +66,12 @@ def offered(task: TaskFacts) -> tuple[str, ...]:
 
 def buttons(frame: Frame, task: TaskFacts) -> str:
     """Links to the questions."""
-    found = "".join(
+    links = "".join(
         f'<a class="button" href="{frame.at(f"/tasks/{task.id}/{name}")}" data-key="{name}">'
         f"{CHANGES[name].title} this task …</a>"
         for name in offered(task)
     )
-    return f'<div class="actions">{found}</div>' if found else ""
+    return f'<div class="actions">{links}</div>' if links else ""
 
 
 def question(frame: Frame, snapshot: Snapshot, task: TaskFacts, name: str) -> str:
@@ -80,7 +80,7 @@ def question(frame: Frame, snapshot: Snapshot, task: TaskFacts, name: str) -> st
     kind = ' class="danger"' if change.is_final else ""
     body = (
         f"<h1>{change.title} {text(task.name)}?</h1>"
-        f"<p>{change.told(task)}</p>"
+        f"<p>{change.consequence(task)}</p>"
         f'<p class="note"><code class="hash">{task.id}</code></p>'
         + form(
             frame,

@@ -66,14 +66,14 @@ def _head(frame: Frame, poller: Poller, task: TaskFacts) -> str:
                     f"of {charts.number(cohort.goal)}",
                 ),
                 ("at least", charts.number(cohort.minimum), "for a release"),
-                ("contributions", charts.number(sum(one.contributions for one in task.rounds)), ""),
+                ("contributions", charts.number(sum(entry.contributions for entry in task.rounds)), ""),
                 ("ε spent", charts.epsilon(task.spent), f"of {charts.number(task.budget)}" if delta else ""),
                 ("δ", delta or "–", ""),
             ]
         )
         if task.budget < math.inf:
-            _, said, drawn = budget_bar(poller, task)
-            lines += f'<div class="pair"><span>privacy budget</span><span>{text(said)}</span></div>{drawn}'
+            _, said, chart = budget_bar(poller, task)
+            lines += f'<div class="pair"><span>privacy budget</span><span>{text(said)}</span></div>{chart}'
     if frame.may_change:
         lines += buttons(frame, task)
     return lines
@@ -82,7 +82,7 @@ def _head(frame: Frame, poller: Poller, task: TaskFacts) -> str:
 def _courses(poller: Poller, task: TaskFacts) -> str:
     budget = ("budget", task.budget) if task.budget < math.inf else None
     goal = float(task.definition.cohort.goal)
-    drawn = [
+    curves = [
         charts.curve([(task.name, points)], title=title, level=level, zero=zero)
         for title, points, level, zero in (
             ("devices that contributed, by round", contributions(task), ("goal", goal), True),
@@ -91,37 +91,39 @@ def _courses(poller: Poller, task: TaskFacts) -> str:
             *((title, points, None, False) for title, points in figures(poller, task).items()),
         )
     ]
-    found = "".join(drawn)
-    return f'<h2>By round</h2><div class="charts">{found}</div>' if found else ""
+    html = "".join(curves)
+    return f'<h2>By round</h2><div class="charts">{html}</div>' if html else ""
 
 
 def contributions(task: TaskFacts) -> Points:
     """Contributions by round from 1 on; not of the open round, which is still filling."""
-    return [(one.number + 1.0, float(one.contributions)) for one in task.rounds if one.state != "open"]
+    return [(entry.number + 1.0, float(entry.contributions)) for entry in task.rounds if entry.state != "open"]
 
 
 def spent(task: TaskFacts) -> Points:
     """ε of the task after each round whose release is known."""
-    return [(one.number + 1.0, one.release.epsilon) for one in task.rounds if one.release is not None]
+    return [(entry.number + 1.0, entry.release.epsilon) for entry in task.rounds if entry.release is not None]
 
 
 def durations(task: TaskFacts) -> Points:
     """Seconds from opening to close of each closed round."""
-    return [(one.number + 1.0, one.closed - one.opened) for one in task.rounds if one.closed > one.opened > 0]
+    return [
+        (entry.number + 1.0, entry.closed - entry.opened) for entry in task.rounds if entry.closed > entry.opened > 0
+    ]
 
 
 def figures(poller: Poller, task: TaskFacts) -> dict[str, Points]:
     """The task's own metrics by round, where it releases any, by name."""
     results = poller.results(task)
     values = results.values if results is not None else None
-    found: dict[str, Points] = {}
+    by_name: dict[str, Points] = {}
     listed = values.get("rounds") if values else None
-    for place, one in enumerate(listed if isinstance(listed, list) else []):
-        for name, value in one.items() if isinstance(one, dict) else ():
+    for place, row in enumerate(listed if isinstance(listed, list) else []):
+        for name, value in row.items() if isinstance(row, dict) else ():
             is_figure = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
             if name != "round" and not name.endswith(("_std", "_half_width")) and is_figure:
-                found.setdefault(name.replace("_", " "), []).append((place + 1.0, float(value)))
-    return dict(list(found.items())[:_MOST_FIGURES])
+                by_name.setdefault(name.replace("_", " "), []).append((place + 1.0, float(value)))
+    return dict(list(by_name.items())[:_MOST_FIGURES])
 
 
 def _usable(poller: Poller, snapshot: Snapshot, task: TaskFacts) -> str:
@@ -164,14 +166,14 @@ def _rounds(task: TaskFacts) -> str:
     return f"<h2>Rounds and releases</h2>{table('Rounds and releases', head, list(map(_round, shown)))}{more}"
 
 
-def _round(one: RoundFacts) -> str:
-    release = one.release
+def _round(entry: RoundFacts) -> str:
+    release = entry.release
     charged = "<br>".join(map(text, release.charges)) if release is not None else ""
     epsilon = charts.epsilon(release.epsilon) if release is not None else ""
     return (
-        f'<tr><th scope="row" class="n">{one.number + 1}</th><td>{text(one.state)}</td>'
-        f'<td class="n">{charts.number(one.contributions)}</td><td class="n">{when(one.opened)}</td>'
-        f'<td class="n">{lasted(one.closed - one.opened) if one.closed > one.opened > 0 else ""}</td>'
+        f'<tr><th scope="row" class="n">{entry.number + 1}</th><td>{text(entry.state)}</td>'
+        f'<td class="n">{charts.number(entry.contributions)}</td><td class="n">{when(entry.opened)}</td>'
+        f'<td class="n">{lasted(entry.closed - entry.opened) if entry.closed > entry.opened > 0 else ""}</td>'
         f'<td class="n">{epsilon}</td><td class="charges">{charged}</td></tr>'
     )
 
@@ -183,7 +185,7 @@ def _definition(task: TaskFacts) -> str:
 
 def settings(task: TaskFacts) -> dict[str, str]:
     """Every field of the definition, with the names of its sections before it."""
-    found: dict[str, str] = {}
+    flat: dict[str, str] = {}
 
     def walk(prefix: str, value: Any) -> None:
         if isinstance(value, dict):
@@ -191,10 +193,10 @@ def settings(task: TaskFacts) -> dict[str, str]:
                 walk(f"{prefix}.{name}" if prefix else name, inner)
         else:
             shown = f"{value:.6g}" if isinstance(value, float) else str(value)
-            found[prefix] = shown if len(shown) <= 300 else f"{shown[:300]} …"
+            flat[prefix] = shown if len(shown) <= 300 else f"{shown[:300]} …"
 
     walk("", MessageToDict(task.definition, preserving_proto_field_name=True))
-    return found
+    return flat
 
 
 def compare(frame: Frame, poller: Poller, snapshot: Snapshot, tasks: Sequence[TaskFacts]) -> str:
@@ -211,8 +213,8 @@ def compare(frame: Frame, poller: Poller, snapshot: Snapshot, tasks: Sequence[Ta
 
 def compare_parts(frame: Frame, poller: Poller, snapshot: Snapshot, tasks: Sequence[TaskFacts]) -> dict[str, str]:
     """The parts of the comparison that change, by id."""
-    found = {"link": link(frame, snapshot), "trouble": trouble(snapshot)}
-    return found | {"compared": compared(poller, tasks)} if len(tasks) > 1 else found
+    parts = {"link": link(frame, snapshot), "trouble": trouble(snapshot)}
+    return parts | {"compared": compared(poller, tasks)} if len(tasks) > 1 else parts
 
 
 def short_names(tasks: Sequence[TaskFacts]) -> list[str]:
@@ -235,15 +237,15 @@ def _key(frame: Frame, tasks: Sequence[TaskFacts], names: Sequence[str]) -> str:
 def compared(poller: Poller, tasks: Sequence[TaskFacts]) -> str:
     """The courses of several tasks, and a table of where they stand."""
     names = short_names(tasks)
-    own = [figures(poller, task) for task in tasks]
+    figures_of_tasks = [figures(poller, task) for task in tasks]
     courses: list[tuple[str, list[Points], bool]] = [
         ("devices that contributed, by round", list(map(contributions, tasks)), True),
         ("ε spent, by round", list(map(spent, tasks)), True),
         ("seconds that a round was open", list(map(durations, tasks)), True),
     ]
-    titles = list(dict.fromkeys(title for found in own for title in found))[:_MOST_FIGURES]
-    courses += [(title, [found.get(title, []) for found in own], False) for title in titles]
-    drawn = "".join(
+    titles = list(dict.fromkeys(title for by_title in figures_of_tasks for title in by_title))[:_MOST_FIGURES]
+    courses += [(title, [by_title.get(title, []) for by_title in figures_of_tasks], False) for title in titles]
+    html = "".join(
         charts.curve(list(zip(names, points, strict=True)), title=title, zero=zero) for title, points, zero in courses
     )
     head = [
@@ -251,32 +253,32 @@ def compared(poller: Poller, tasks: Sequence[TaskFacts]) -> str:
         ("ε budget", "n"), ("of its budget", ""),
     ]  # fmt: skip
     body = [_compared_row(poller, task, name) for task, name in zip(tasks, names, strict=True)]
-    charted = f'<div class="charts">{drawn}</div>' if drawn else ""
+    charted = f'<div class="charts">{html}</div>' if html else ""
     return f"{charted}<h2>Where they stand</h2>{table('Where they stand', head, body)}"
 
 
 def _compared_row(poller: Poller, task: TaskFacts, name: str) -> str:
-    total = sum(one.contributions for one in task.rounds) if task.planned_rounds else task.reports
+    total = sum(entry.contributions for entry in task.rounds) if task.planned_rounds else task.reports
     each = total / len(task.rounds) if task.rounds else 0.0
-    drawn = budget_bar(poller, task)[2] if task.planned_rounds and task.budget < math.inf else ""
+    chart = budget_bar(poller, task)[2] if task.planned_rounds and task.budget < math.inf else ""
     return (
         f'<tr><th scope="row">{text(name)}</th><td class="n">{len(task.rounds)} of {task.planned_rounds}</td>'
         f'<td class="n">{charts.number(total)}</td><td class="n">{each:,.1f}</td>'
         f'<td class="n">{charts.epsilon(task.spent)}</td><td class="n">{charts.epsilon(task.budget)}</td>'
-        f"<td>{drawn}</td></tr>"
+        f"<td>{chart}</td></tr>"
     )
 
 
 def _differences(tasks: Sequence[TaskFacts], names: Sequence[str]) -> str:
-    found = list(map(settings, tasks))
-    keys = list(dict.fromkeys(key for one in found for key in one))
-    differing = [key for key in keys if len({one.get(key) for one in found}) > 1]
+    all_settings = list(map(settings, tasks))
+    keys = list(dict.fromkeys(key for task_settings in all_settings for key in task_settings))
+    differing = [key for key in keys if len({task_settings.get(key) for task_settings in all_settings}) > 1]
     if not differing:
         return "<h2>Settings that differ</h2><p>None.</p>"
     head = [("setting", ""), *((text(name), "") for name in names)]
     body = [
         f'<tr><th scope="row">{text(key)}</th>'
-        + "".join(f'<td class="long">{text(one.get(key, "–"))}</td>' for one in found)
+        + "".join(f'<td class="long">{text(task_settings.get(key, "–"))}</td>' for task_settings in all_settings)
         + "</tr>"
         for key in differing
     ]

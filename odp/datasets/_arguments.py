@@ -29,8 +29,8 @@ def parse_arguments(arguments: str, function: Callable[..., object], *, where: s
 def known_options(options: Mapping[str, Any], function: Callable[..., object]) -> dict[str, Any]:
     """The same options. Raises ConfigurationError where ``function`` has no parameter of that name with a default."""
     parameters = inspect.signature(function).parameters.values()
-    known = [one.name for one in parameters if one.default is not one.empty]
-    _validate.known_keys(options, known, where="the options of 'synthetic'")
+    names = [parameter.name for parameter in parameters if parameter.default is not parameter.empty]
+    _validate.known_keys(options, names, where="the options of 'synthetic'")
     return dict(options)
 
 

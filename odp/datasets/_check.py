@@ -118,11 +118,13 @@ def value_array(values: npt.ArrayLike, *, low: float, high: float, where: str) -
     """
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise DataError(f"Expected low={low!r} <= high={high!r}, both finite, in {where}")
-    given = np.asarray(values)
-    if given.ndim != 1 or given.dtype.kind not in "fiub":
-        raise DataError(f"Expected values to be real numbers [rows] in {where} (got {given.dtype} {list(given.shape)})")
+    source = np.asarray(values)
+    if source.ndim != 1 or source.dtype.kind not in "fiub":
+        raise DataError(
+            f"Expected values to be real numbers [rows] in {where} (got {source.dtype} {list(source.shape)})"
+        )
     with np.errstate(over="ignore"):  # an overflow becomes inf, which is reported below
-        array = np.ascontiguousarray(given, dtype=np.float32)
+        array = np.ascontiguousarray(source, dtype=np.float32)
     # Bounds are rounded as the values are, so that a bound that float32 cannot hold exactly still admits itself.
     lowest, highest = np.float32(low), np.float32(high)
     rows = _rows_where(lambda part: ~((part >= lowest) & (part <= highest)), array)
@@ -151,16 +153,16 @@ def index_array(
     Raises:
       DataError: the length differs, or an entry is no whole number or out of range.
     """
-    given = np.asarray(numbers)
-    if given.size == 0 and given.ndim == 1:
-        given = given.astype(np.int64)
-    if given.dtype.kind not in "iu":
-        raise DataError(f"Expected {what} to be whole numbers in {where} (got {given.dtype})")
-    _check_length(given.shape, (expected,), what, where)
+    source = np.asarray(numbers)
+    if source.size == 0 and source.ndim == 1:
+        source = source.astype(np.int64)
+    if source.dtype.kind not in "iu":
+        raise DataError(f"Expected {what} to be whole numbers in {where} (got {source.dtype})")
+    _check_length(source.shape, (expected,), what, where)
     # What is int32 already stays so: half the memory of large data sets.
-    array = np.ascontiguousarray(given, dtype=np.int32 if given.dtype == np.int32 else dtype)
+    array = np.ascontiguousarray(source, dtype=np.int32 if source.dtype == np.int32 else dtype)
     most = LARGEST if size is None else size - 1
-    bad = _rows_where(lambda part: (part < 0) | (part > most), given)
+    bad = _rows_where(lambda part: (part < 0) | (part > most), source)
     if bad.size:
         valid = "0 or more" if size is None else f"from 0 to {size - 1}"
         raise DataError(
@@ -186,8 +188,8 @@ def _rows_where(
     test: Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]], array: npt.NDArray[Any]
 ) -> npt.NDArray[np.int64]:
     """Where ``test`` is true; in chunks, so that an array mapped from disk is never in memory as a whole."""
-    found = [start + np.flatnonzero(test(array[start : start + _CHUNK])) for start in range(0, len(array), _CHUNK)]
-    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+    places = [start + np.flatnonzero(test(array[start : start + _CHUNK])) for start in range(0, len(array), _CHUNK)]
+    return np.concatenate(places) if places else np.empty(0, dtype=np.int64)
 
 
 def _item_fields(ratings: Fields, where: str) -> dict[str, Any]:

@@ -69,24 +69,26 @@ def numbered_by(ratings: Ratings, catalogue: Catalogue) -> Ratings:
     if keys == catalogue.keys:
         return ratings
     numbers = catalogue.places(keys)
-    known = numbers >= 0
-    if not known.any():
+    in_catalogue = numbers >= 0
+    if not in_catalogue.any():
         raise DataError(
             f"no item of the data set {ratings.name!r}, such as {keys[0]!r}, is in the catalogue of "
             f"{catalogue.population!r}, which has items such as {catalogue.keys[0]!r}: give the data or the catalogue "
             "that belong together"
         )
-    mine = ratings.take(known[ratings.items])
+    mine = ratings.take(in_catalogue[ratings.items])
     items = numbers[mine.items]
     rows = np.lexsort((items, mine.users()))
     lost = ratings.n_ratings - mine.n_ratings
-    note = _left_out(int((~known).sum()), lost, catalogue)
+    note = _left_out(int((~in_catalogue).sum()), lost, catalogue)
     places = np.full(catalogue.items, -1, dtype=np.int64)
-    places[numbers[known]] = np.flatnonzero(known)
+    places[numbers[in_catalogue]] = np.flatnonzero(in_catalogue)
     ids = None
     if mine.item_ids is not None:
-        own = [str(one) for one in mine.item_ids.tolist()]
-        ids = np.array([own[place] if place >= 0 else key for place, key in zip(places, catalogue.keys, strict=True)])
+        item_ids = [str(identifier) for identifier in mine.item_ids.tolist()]
+        ids = np.array(
+            [item_ids[place] if place >= 0 else key for place, key in zip(places, catalogue.keys, strict=True)]
+        )
     return replace(
         mine,
         items=items[rows].astype(np.int32),
@@ -97,7 +99,7 @@ def numbered_by(ratings: Ratings, catalogue: Catalogue) -> Ratings:
         titles=None if mine.titles is None else catalogue.keys,
         item_ids=ids,
         features=None if mine.features is None else np.where(places[:, None] < 0, 0, mine.features[places]),
-        notes=(*mine.notes, note) if not known.all() else mine.notes,
+        notes=(*mine.notes, note) if not in_catalogue.all() else mine.notes,
         inferred=tuple(name for name in mine.inferred if name != "items"),
         duplicates=ratings.duplicates,
     )

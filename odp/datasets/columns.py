@@ -95,7 +95,7 @@ class Columns:
             )
 
     @property
-    def given(self) -> bool:
+    def is_given(self) -> bool:
         """Whether any field differs from its default."""
         return self != Columns()
 
@@ -116,22 +116,22 @@ class Columns:
           DataError: a named column is missing, there is none of a usual name, or there are several.
         """
         wanted = {"user": self.user, "item": self.item, "value": self.value, "time": self.time}
-        found: dict[str, str | None] = {}
+        by_role: dict[str, str | None] = {}
         taken = {name for name in wanted.values() if name is not None}
         if self.title is not None:
             wanted["title"] = None if self.title == USUAL_TITLE else self.title
         for role, name in wanted.items():
             if name is None:
-                free = [one for one in names if one not in taken]
-                found[role] = guessed(role, _USUAL[role], free, where=where)
-                if found[role] is None and role in ("user", "item"):
+                free = [column for column in names if column not in taken]
+                by_role[role] = guessed(role, _USUAL[role], free, where=where)
+                if by_role[role] is None and role in ("user", "item"):
                     raise unrecognised(role, names, where=where)
             elif name not in names:
                 raise no_column(name, role, names, where=where)
             else:
-                found[role] = name
-        refuse_doubled(names, found.values(), where=where)
-        return replace(self, **found)  # type: ignore[arg-type]
+                by_role[role] = name
+        refuse_doubled(names, by_role.values(), where=where)
+        return replace(self, **by_role)  # type: ignore[arg-type]
 
 
 USUAL_USERS, USUAL_TIMES = _USUAL["user"], _USUAL["time"]

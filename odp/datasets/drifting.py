@@ -105,17 +105,17 @@ def drifting_ratings(
 
 
 def _weeks(world: _World, *, weeks: int, kept_weeks: int, n_items: int, new_items: int) -> Iterator[Week]:
-    kept: deque[_Rows] = deque(maxlen=kept_weeks)
+    earlier: deque[_Rows] = deque(maxlen=kept_weeks)
     for number in range(weeks + kept_weeks):
         first = number * new_items
-        drawn = world.week(slice(first, first + n_items), new_items, kept)
+        rows = world.week(slice(first, first + n_items), new_items, earlier)
         if number >= kept_weeks:
-            train = world.ratings([*kept], first, n_items)
-            test = world.ratings([drawn], first, n_items)
+            train = world.ratings([*earlier], first, n_items)
+            test = world.ratings([rows], first, n_items)
             yield Week(
                 number - kept_weeks, Split(train, train.take(np.zeros(train.n_ratings, np.bool_)), test), new_items
             )
-        kept.append(drawn)
+        earlier.append(rows)
 
 
 class _World:
@@ -136,13 +136,13 @@ class _World:
         self._activity = activity * active
         self._drift = drift
 
-    def week(self, shown: slice, new_items: int, kept: deque[_Rows]) -> _Rows:
+    def week(self, shown: slice, new_items: int, earlier: deque[_Rows]) -> _Rows:
         """Ratings of items that a person has not rated in the kept weeks; then a week passes."""
         rng, first, n_items = self._rng, shown.start, shown.stop - shown.start
         age = np.arange(n_items - 1, -1, -1) // max(1, new_items)
         weights = self._popularity[shown] * (1.0 + _FRESH * np.exp(-age / _FRESH_WEEKS))
         keys = rng.exponential(size=(len(self._tastes), n_items)) / weights
-        for rows in kept:
+        for rows in earlier:
             here = (rows.items >= first) & (rows.items < first + n_items)
             keys[rows.users[here], rows.items[here] - first] = np.inf
         counts = np.minimum(rng.poisson(self._activity), n_items // 4)
@@ -158,9 +158,9 @@ class _World:
         return _Rows(users, items, np.clip(np.rint(stars), 1.0, 5.0))
 
     def _turn(self) -> None:
-        kept, new = math.sqrt(1.0 - self._drift), math.sqrt(self._drift)
-        self._tastes = kept * self._tastes + new * self._rng.standard_normal(self._tastes.shape)
-        self._bias = kept * self._bias + new * self._rng.standard_normal(self._bias.shape)
+        old, new = math.sqrt(1.0 - self._drift), math.sqrt(self._drift)
+        self._tastes = old * self._tastes + new * self._rng.standard_normal(self._tastes.shape)
+        self._bias = old * self._bias + new * self._rng.standard_normal(self._bias.shape)
 
     def ratings(self, weeks: list[_Rows], first: int, n_items: int) -> Ratings:
         """Those of the items from ``first``, as a data set of ``n_items`` items."""

@@ -52,8 +52,8 @@ def examples_of_name(
     """
     name, _, arguments = name_or_path.partition(":")
     if name == _SYNTHETIC:
-        given = parse_arguments(arguments, synthetic_examples, where=name_or_path)
-        return synthetic_examples(terms, classes=classes, **given)
+        options = parse_arguments(arguments, synthetic_examples, where=name_or_path)
+        return synthetic_examples(terms, classes=classes, **options)
     path = Path(name_or_path).expanduser()
     if path.suffix != ".npz" or not path.is_file():
         raise DataError(
@@ -66,18 +66,18 @@ def examples_of_name(
 def _arrays(path: Path, terms: DeclaredExamples) -> dict[str, npt.NDArray[Any]]:
     wanted = (*terms.features, terms.label, _USER)
     with arrays_of(path, "not a readable npz file") as file:
-        found = {name: np.asarray(file[name]) for name in (*wanted, _TEST) if name in file.files}
+        arrays = {name: np.asarray(file[name]) for name in (*wanted, _TEST) if name in file.files}
     for name in wanted:
-        if name not in found:
+        if name not in arrays:
             raise DataError(f"{path}: the array {name!r} is missing; a file has {', '.join(wanted)}")
-        if found[name].dtype.kind not in ("biuf" if name == _USER else "biufU"):
-            raise DataError(f"{path}: expected {name!r} to be numbers (got {found[name].dtype})")
-    users = found[_USER]
+        if arrays[name].dtype.kind not in ("biuf" if name == _USER else "biufU"):
+            raise DataError(f"{path}: expected {name!r} to be numbers (got {arrays[name].dtype})")
+    users = arrays[_USER]
     count = users.size
-    read = {name: feature.numbers(found[name]) for name, feature in terms.features.items() if found[name].ndim}
-    found |= {name: numbers for name, numbers in read.items() if numbers is not None}
+    read = {name: feature.numbers(arrays[name]) for name, feature in terms.features.items() if arrays[name].ndim}
+    arrays |= {name: numbers for name, numbers in read.items() if numbers is not None}
     shapes: Mapping[str, tuple[int, ...]] = {name: tuple(feature.shape) for name, feature in terms.features.items()}
-    for name, array in found.items():
+    for name, array in arrays.items():
         if array.dtype.kind == "U" and name != terms.label:
             raise DataError(f"{path}: expected {name!r} to be numbers, as the task declares it (got {array.dtype})")
         if array.shape != (count, *shapes.get(name, ())):
@@ -88,21 +88,21 @@ def _arrays(path: Path, terms: DeclaredExamples) -> dict[str, npt.NDArray[Any]]:
             raise DataError(f"{path}: expected {name!r} to be as the task declares it (got {array.dtype})")
     if not count or users.dtype.kind not in "iu" or users.min() < 0 or users.max() > _LARGEST_USER:
         raise DataError(f"{path}: expected {_USER!r} to be whole numbers from 0 to {_LARGEST_USER}, one per example")
-    if _TEST in found and found[_TEST].dtype != np.bool_:
-        raise DataError(f"{path}: expected {_TEST!r} to be bool (got {found[_TEST].dtype})")
-    return found
+    if _TEST in arrays and arrays[_TEST].dtype != np.bool_:
+        raise DataError(f"{path}: expected {_TEST!r} to be bool (got {arrays[_TEST].dtype})")
+    return arrays
 
 
-def _split(found: dict[str, npt.NDArray[Any]], terms: DeclaredExamples, *, path: Path, seed: int) -> ExamplesSplit:
-    users = found[_USER].astype(np.int64)
-    columns = [found[name].reshape(len(users), -1) for name in terms.features]
-    kept = np.uint8 if len(columns) == 1 and columns[0].dtype == np.uint8 else np.float32
-    features = np.concatenate(columns, axis=1).astype(kept, copy=False)
-    labels = label_column(found[terms.label])
+def _split(arrays: dict[str, npt.NDArray[Any]], terms: DeclaredExamples, *, path: Path, seed: int) -> ExamplesSplit:
+    users = arrays[_USER].astype(np.int64)
+    columns = [arrays[name].reshape(len(users), -1) for name in terms.features]
+    dtype = np.uint8 if len(columns) == 1 and columns[0].dtype == np.uint8 else np.float32
+    features = np.concatenate(columns, axis=1).astype(dtype, copy=False)
+    labels = label_column(arrays[terms.label])
     people = UsersExamples.of_users(features, labels, users)
-    if _TEST not in found:
+    if _TEST not in arrays:
         return split_examples(people, drawn_tests(people, seed=seed), name=path.stem, where=str(path))
-    split = split_examples(people, found[_TEST][people.rows], name=path.stem, where=str(path))
+    split = split_examples(people, arrays[_TEST][people.rows], name=path.stem, where=str(path))
     # People whom the file has for tests alone come last, and take no part.
     last = int(np.flatnonzero(np.diff(split.train.offsets))[-1]) + 1
     return replace(split, train=split.train.select_users(np.arange(last)))
@@ -150,5 +150,5 @@ def _part(
     keys: npt.NDArray[np.int64] | None,
 ) -> UsersExamples:
     """Some rows of a table as a table of their own."""
-    own = np.arange(len(rows), dtype=np.int64)
-    return UsersExamples(users.features[rows], users.targets[rows], own, offsets, users.scale, keys)
+    places = np.arange(len(rows), dtype=np.int64)
+    return UsersExamples(users.features[rows], users.targets[rows], places, offsets, users.scale, keys)

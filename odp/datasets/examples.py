@@ -97,8 +97,8 @@ class UsersExamples:
             raise DataError(f"Expected features float32 or uint8 [n, features] (got {self.features.dtype})")
         if not self.features.flags.c_contiguous:
             raise DataError("Expected features to lie row after row")
-        known = self.targets.dtype in (np.float32, np.float64) or self.targets.dtype.kind == "U"
-        if not known or self.targets.shape != (len(self.features),):
+        allowed = self.targets.dtype in (np.float32, np.float64) or self.targets.dtype.kind == "U"
+        if not allowed or self.targets.shape != (len(self.features),):
             raise DataError(
                 f"Expected targets float32, float64 or text [{len(self.features)}] (got {self.targets.dtype} "
                 f"{list(self.targets.shape)})"

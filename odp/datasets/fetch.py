@@ -66,15 +66,15 @@ def fetch(
         for file in source.files:
             url = f"{base_url.rstrip('/')}/{file.name}" if base_url else file.url
             _download(url, downloads / file.name, progress=progress)
-        found = {file.name: _digest(downloads / file.name) for file in source.files}
-        _check_digests(source, expected, found)
+        digests = {file.name: _digest(downloads / file.name) for file in source.files}
+        _check_digests(source, expected, digests)
         for file in source.files:
             if file.name.endswith(".zip"):
                 unzip(downloads / file.name, ready)
             else:
                 shutil.move(downloads / file.name, ready / file.name)
         ready = without_wrapper(ready)
-        sums = "".join(f"{digest}  {file}\n" for file, digest in found.items())
+        sums = "".join(f"{digest}  {file}\n" for file, digest in digests.items())
         (ready / DIGESTS_FILE).write_text(sums, encoding="utf-8")
         try:
             ready.rename(folder)
@@ -95,33 +95,33 @@ def dataset_folder(name: str, *, cache: str | os.PathLike[str] | None = None) ->
     return Path(_pooch().os_cache("odp")) / "datasets" / name
 
 
-def _expected_digests(source: DatasetSource, given: str | Mapping[str, str] | None) -> dict[str, str | None]:
+def _expected_digests(source: DatasetSource, pinned: str | Mapping[str, str] | None) -> dict[str, str | None]:
     expected = {file.name: file.sha256 for file in source.files}
-    if given is None:
+    if pinned is None:
         return expected
-    if isinstance(given, str):
+    if isinstance(pinned, str):
         if len(source.files) > 1:
             raise ConfigurationError(
                 f"{source.name!r} has several files: pass sha256 as a mapping from {', '.join(expected)} to digests"
             )
-        given = {source.files[0].name: given}
-    _validate.known_keys(given, expected, where="sha256")
-    for file, digest in given.items():
+        pinned = {source.files[0].name: pinned}
+    _validate.known_keys(pinned, expected, where="sha256")
+    for file, digest in pinned.items():
         if not _DIGEST.fullmatch(digest.lower()):
             raise ConfigurationError(f"Expected sha256={digest!r} of {file} to be 64 hexadecimal digits")
         expected[file] = digest.lower()
     return expected
 
 
-def _check_digests(source: DatasetSource, expected: Mapping[str, str | None], found: Mapping[str, str]) -> None:
-    for file, digest in found.items():
+def _check_digests(source: DatasetSource, expected: Mapping[str, str | None], digests: Mapping[str, str]) -> None:
+    for file, digest in digests.items():
         wanted = expected[file]
         if wanted is not None and not hmac.compare_digest(wanted, digest):
             raise DataError(
                 f"{file} of {source.name!r} has sha256={digest}, expected {wanted}: "
                 "nothing was kept; try another server"
             )
-    unknown = {file: digest for file, digest in found.items() if expected[file] is None}
+    unknown = {file: digest for file, digest in digests.items() if expected[file] is None}
     if unknown:
         listed = ", ".join(f"{file}={digest}" for file, digest in unknown.items())
         raise DataError(

@@ -151,7 +151,7 @@ def _dictionaries(column: Any) -> Any:
     ]
     if len({chunk.type for chunk in chunks}) > 1:  # one block's numbers have 64 bits, another's have more
         text = pa.dictionary(pa.int32(), pa.string())
-        chunks = [pa.DictionaryArray.from_arrays(one.indices, one.dictionary.cast(pa.string())) for one in chunks]
+        chunks = [pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.string())) for chunk in chunks]
         return pa.chunked_array(chunks, text).unify_dictionaries()
     return pa.chunked_array(chunks, chunks[0].type if chunks else None).unify_dictionaries() if chunks else column
 

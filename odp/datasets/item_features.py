@@ -63,9 +63,9 @@ def auto_features(ratings: Ratings, texts: ItemTexts | None = None) -> dict[str,
     named: dict[str, list[str]] = {} if ratings.titles is None else {"title": list(ratings.titles)}
     named |= {} if texts is None else texts.of(ratings)
     for name, column in named.items():
-        found = text_columns(column)
-        if found.shape[1]:
-            groups["features of texts" if name == "features" else name] = found
+        derived = text_columns(column)
+        if derived.shape[1]:
+            groups["features of texts" if name == "features" else name] = derived
     if not groups:
         raise DataError(
             f"the data set {ratings.name!r} has no public item features: no genres, and no texts with words in common"
@@ -87,10 +87,10 @@ def _flags(ratings: Ratings) -> npt.NDArray[np.float64] | None:
 
 
 def _years(ratings: Ratings) -> npt.NDArray[np.float64] | None:
-    found = [_YEAR.search(title) for title in ratings.titles or ()]
-    dated = np.array([match is not None for match in found], dtype=np.bool_)
-    if not len(found) or dated.mean() < _DATED:
+    matches = [_YEAR.search(title) for title in ratings.titles or ()]
+    dated = np.array([match is not None for match in matches], dtype=np.bool_)
+    if not len(matches) or dated.mean() < _DATED:
         return None
-    years = np.array([float(match[1]) if match else 0.0 for match in found])
+    years = np.array([float(match[1]) if match else 0.0 for match in matches])
     basis = np.stack([np.interp(years, _KNOTS, row) for row in np.eye(len(_KNOTS))], axis=1)
     return np.asarray(np.where(dated[:, None], basis, 0.0))

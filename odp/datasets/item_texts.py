@@ -99,9 +99,9 @@ class ItemTexts:
           DataError: a key is that of no item of the data set; the message names it.
         """
         keys = item_text_keys(ratings)
-        known = set(keys)
-        given = dict.fromkeys(key for texts in self.columns.values() for key in texts)
-        unknown = [key for key in given if key not in known]
+        valid_keys = set(keys)
+        text_keys = dict.fromkeys(key for texts in self.columns.values() for key in texts)
+        unknown = [key for key in text_keys if key not in valid_keys]
         if unknown:
             first = unknown[0]
             more = f", and {len(unknown) - 1} more," if len(unknown) > 1 else ""
@@ -156,15 +156,15 @@ def _json_rows(path: Path, content: str) -> Iterator[tuple[int, str, dict[str, s
             continue
         where = f"{path}:{number}"
         try:
-            found = json.loads(line, object_pairs_hook=distinct_keys)
+            record = json.loads(line, object_pairs_hook=distinct_keys)
         except DoubledKey as error:
             raise DataError(f"{where}: {error}; keep one of them") from None
         except (ValueError, RecursionError):
             raise DataError(f"{where}: not JSON; expected one object per line") from None
-        if not isinstance(found, dict) or not isinstance(found.get(KEY), (str, int)) or isinstance(found[KEY], bool):
+        if not isinstance(record, dict) or not isinstance(record.get(KEY), (str, int)) or isinstance(record[KEY], bool):
             raise DataError(f"{where}: expected an object with the item's id as {KEY!r}")
-        texts = {name: _joined(value, f"{where}: {name!r}") for name, value in found.items() if name != KEY}
-        yield number, str(found[KEY]).strip(), texts
+        texts = {name: _joined(value, f"{where}: {name!r}") for name, value in record.items() if name != KEY}
+        yield number, str(record[KEY]).strip(), texts
 
 
 def _joined(value: object, where: str) -> str:

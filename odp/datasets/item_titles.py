@@ -95,11 +95,11 @@ class ItemTitles:
         if keys is None:
             return NamedItems(*self._by_number(items, task))
         wanted = [*keys]
-        titles = max(self.spellings, key=lambda one: sum(key in one for key in wanted), default={})
+        titles = max(self.spellings, key=lambda spelling: sum(key in spelling for key in wanted), default={})
         missing = sum(key not in titles for key in wanted)
         if missing == len(wanted):
-            known = next(iter(titles), None)
-            such = f"has items such as {known!r}" if known is not None else "has no ids of items"
+            example = next(iter(titles), None)
+            such = f"has items such as {example!r}" if example is not None else "has no ids of items"
             raise DataError(
                 f"--titles {self.source} {such}, and the items of task {task!r} are such as {wanted[0]!r}: no item has "
                 "a title there; give the file of the items that the catalogue has"

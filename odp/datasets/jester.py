@@ -33,10 +33,10 @@ def load_jester(path: str | os.PathLike[str], *, whole_catalogue: bool = False) 
     Raises:
       DataError: no form is recognised, a count disagrees with its row, or a rating is out of [-10, 10].
     """
-    given = Path(path)
-    file = _parsing.find(given, *_NAMES) if given.is_dir() else given
+    source = Path(path)
+    file = _parsing.find(source, *_NAMES) if source.is_dir() else source
     if file is None:
-        raise DataError(f"{given}: no Jester file here; expected one of {', '.join(_NAMES)}")
+        raise DataError(f"{source}: no Jester file here; expected one of {', '.join(_NAMES)}")
     if file.suffix == ".npz":
         table = _read_npz(file)
     elif file.suffix == ".xls":

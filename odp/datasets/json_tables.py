@@ -60,20 +60,20 @@ def _at_speed(path: Path, columns: C, lines: npt.NDArray[np.int64]) -> RawTable[
     schema = pa.schema([(name, kinds[kind]) for name, kind in fixed.items()])
     try:
         table = pa_json.read_json(str(path), parse_options=pa_json.ParseOptions(explicit_schema=schema))
-        found = columns.within(table.column_names, where=str(path))
+        matched = columns.within(table.column_names, where=str(path))
     except pa.ArrowInvalid:
         return None
-    if any(found.roles.get(role) != name for role, name in guess.roles.items()):
+    if any(matched.roles.get(role) != name for role, name in guess.roles.items()):
         return None
     # Arrow takes several objects in a line for rows, and one over several lines: which line a row has is then unknown.
     if len(lines) != table.num_rows:
         return None
-    parts = {role: table.column(name) for role, name in found.roles.items()}
+    parts = {role: table.column(name) for role, name in matched.roles.items()}
     if any(pa.types.is_nested(part.type) for part in parts.values()):
         return None
-    if any(pa.types.is_temporal(part.type) for role, part in parts.items() if found.kind(role) in _VALUES):
+    if any(pa.types.is_temporal(part.type) for role, part in parts.items() if matched.kind(role) in _VALUES):
         return None  # text that looks like a date
-    return RawTable(str(path), found, parts, "line", lambda: lines)
+    return RawTable(str(path), matched, parts, "line", lambda: lines)
 
 
 def _first_record(path: Path) -> dict[str, Any]:
@@ -110,19 +110,19 @@ def _by_record(path: Path, columns: C) -> RawTable[C]:
                 broken.append(Broken(number, "no JSON object"))
     if not records:
         raise DataError(f"{path}: no line is a JSON object; expected one per line, with a user and an item")
-    found = columns.within(list(dict.fromkeys(name for record in records for name in record)), where=str(path))
+    matched = columns.within(list(dict.fromkeys(name for record in records for name in record)), where=str(path))
     parts = {}
-    for role, name in found.roles.items():
+    for role, name in matched.roles.items():
         values = [record.get(name) for record in records]
         if any(isinstance(value, (dict, list)) for value in values):
             raise DataError(f"{path}: column {name!r} for the {role} is nested; write one plain value per line")
-        if found.kind(role) is Kind.ID:
+        if matched.kind(role) is Kind.ID:
             where = f"{path}: column {name!r} of ids"
             parts[role] = id_texts(values, where=where, place=lambda row: f"line {numbers[row]}")
         else:
-            parts[role] = _one_kind(values, found.kind(role))
+            parts[role] = _one_kind(values, matched.kind(role))
     positions = np.array(numbers, dtype=np.int64)
-    return RawTable(str(path), found, parts, "line", lambda: positions, tuple(broken))
+    return RawTable(str(path), matched, parts, "line", lambda: positions, tuple(broken))
 
 
 class DoubledKey(ValueError):

@@ -117,7 +117,7 @@ def _assembled(raw: RawTable[LabelledColumns], name: str) -> LabelledTable:
         if any("no number as a value" in why for why, _, _ in report.reasons):
             hint = "; a column of words and numbers is declared with text=('NAME',) (--text NAME)"
         raise DataError(f"{refused}{hint}")
-    kept = None if flaws.bad is None else np.flatnonzero(~flaws.bad)
+    good_rows = None if flaws.bad is None else np.flatnonzero(~flaws.bad)
     if flaws.bad is not None:
         codes = codes[~flaws.bad]
         values = {role: column[~flaws.bad] for role, column in values.items()}
@@ -125,13 +125,14 @@ def _assembled(raw: RawTable[LabelledColumns], name: str) -> LabelledTable:
     if not len(codes):
         raise unusable(raw, report.lines(), expected="example")
     ids, codes = used(ids, codes)
-    told = [f"{report.total:,} bad rows were left out: {'; '.join(report.lines())}"] if report.total else []
+    notes = [f"{report.total:,} bad rows were left out: {'; '.join(report.lines())}"] if report.total else []
 
     def place(row: int) -> str:
-        return raw.place(row if kept is None else int(kept[row]))
+        return raw.place(row if good_rows is None else int(good_rows[row]))
 
     return LabelledTable(
-        name, where, columns, values, codes.astype(np.int64), ids, rows, report, place, (*told, *raw.notes), times, unit
+        name, where, columns, values, codes.astype(np.int64), ids, rows, report, place, (*notes, *raw.notes), times,
+        unit,
     )  # fmt: skip
 
 
@@ -168,18 +169,18 @@ def _values(column: Any, title: str, where: str, flaws: Flaws, *, words: bool, l
         return _texts(column, title, where)
     lower = pc.utf8_lower(pc.utf8_trim_whitespace(column)).fill_null("")
     missing = pc.is_in(lower, pa.array(_MISSING))
-    given = len(column) - pc.sum(missing).as_py() if len(column) else 0
+    present = len(column) - pc.sum(missing).as_py() if len(column) else 0
     truth = pc.is_in(lower, pa.array((_TRUE, _FALSE)))
-    if given and pc.sum(truth).as_py() == given:
+    if present and pc.sum(truth).as_py() == present:
         if label:
             return _texts(pc.if_else(missing, "", lower), title, where)
         return numbers(_digits(lower, missing), title, where, flaws, missing=True)
     if pc.any(pc.match_substring_regex(lower, _LOSES_DIGITS)).as_py():
         return _texts(column, title, where)
     shaped = pc.or_(pc.match_substring_regex(lower, NUMBER), pc.match_substring_regex(lower, DECIMAL_COMMA))
-    if given and 2 * pc.sum(shaped).as_py() < given:
+    if present and 2 * pc.sum(shaped).as_py() < present:
         return _texts(column, title, where)
-    if given == len(column) and pc.all(pc.match_substring_regex(lower, _WHOLE)).as_py():
+    if present == len(column) and pc.all(pc.match_substring_regex(lower, _WHOLE)).as_py():
         return np.asarray(lower.cast(pa.int64()))
     return numbers(pc.if_else(missing, pa.scalar(None, pa.string()), lower), title, where, flaws, missing=True)
 

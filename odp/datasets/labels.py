@@ -24,18 +24,18 @@ def label_column(labels: npt.ArrayLike) -> npt.NDArray[Any]:
       DataError: they are neither numbers nor text, or some of both.
     """
     try:
-        found = np.asarray(labels)
+        array = np.asarray(labels)
     except ValueError:  # lists of different lengths
         raise DataError("Expected labels to be numbers or text, one for each example") from None
-    if found.dtype.kind in "OT":
-        found = of_one_kind(found)
-    if found.dtype.kind == "U" or found.dtype == np.float32:
-        return found
-    if found.dtype.kind not in "biuf":
-        raise DataError(f"Expected labels to be numbers or text (got {found.dtype})")
-    wide = found.astype(np.float64)
-    if found.dtype.kind in "iu" and float(np.abs(wide).max(initial=0.0)) > _EXACT_IN_FLOAT64:
-        return found.astype(str)
+    if array.dtype.kind in "OT":
+        array = of_one_kind(array)
+    if array.dtype.kind == "U" or array.dtype == np.float32:
+        return array
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"Expected labels to be numbers or text (got {array.dtype})")
+    wide = array.astype(np.float64)
+    if array.dtype.kind in "iu" and float(np.abs(wide).max(initial=0.0)) > _EXACT_IN_FLOAT64:
+        return array.astype(str)
     return narrowed(wide)
 
 
@@ -50,16 +50,16 @@ def narrowed(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.floating[Any]]:
 
 def of_one_kind(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Objects [n] as an array of text or of numbers; "" or not a number where one is missing. Raises DataError."""
-    missing = np.array([is_missing(one) for one in labels.flat], dtype=np.bool_)
+    missing = np.array([is_missing(label) for label in labels.flat], dtype=np.bool_)
     values = labels.ravel()[~missing].tolist()
-    texts = [isinstance(one, str) for one in values]
-    other = next((one for one, text in zip(values, texts, strict=True) if not text), None)
+    texts = [isinstance(value, str) for value in values]
+    other = next((value for value, text in zip(values, texts, strict=True) if not text), None)
     if any(texts) and other is not None:
         raise DataError(f"Expected labels to be numbers or text, and not both (got text and {type(other).__name__})")
-    if other is not None and not all(isinstance(one, (Real, Decimal, np.bool_)) for one in values):
+    if other is not None and not all(isinstance(value, (Real, Decimal, np.bool_)) for value in values):
         raise DataError(f"Expected labels to be numbers or text (got {type(other).__name__})")
-    if other is not None and not missing.any() and all(isinstance(one, (int, np.integer)) for one in values):
+    if other is not None and not missing.any() and all(isinstance(value, (int, np.integer)) for value in values):
         return np.array(values).reshape(labels.shape)
-    found = np.full(labels.size, "" if any(texts) else np.nan, dtype=object)
-    found[~missing] = values
-    return found.reshape(labels.shape).astype(str if any(texts) else np.float64)
+    filled = np.full(labels.size, "" if any(texts) else np.nan, dtype=object)
+    filled[~missing] = values
+    return filled.reshape(labels.shape).astype(str if any(texts) else np.float64)

@@ -71,10 +71,10 @@ def load_mnist(folder: str | os.PathLike[str], *, part: str = "train") -> Images
 
 
 def _required(folder: Path, name: str) -> Path:
-    found = _parsing.find(folder, name, name.replace("-idx", ".idx"))
-    if found is None:
+    file = _parsing.find(folder, name, name.replace("-idx", ".idx"))
+    if file is None:
         raise DataError(f"{folder}: {name} (or {name}.gz) is missing")
-    return found
+    return file
 
 
 def _read_idx(path: Path, *, dimensions: int) -> npt.NDArray[np.uint8]:

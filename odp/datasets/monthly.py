@@ -97,6 +97,8 @@ def _months(rows: dict[str, Any], month: Int64Array, first: Int64Array, numbers:
 
 def _ratings(rows: dict[str, Any], people: Int64Array, part: np.ndarray[Any, np.dtype[np.bool_]]) -> Ratings:
     """The rows of ``part``, whose users are among ``people``."""
-    own: dict[str, Any] = {field: rows[field][part] for field in ("items", "values", "times", "ranks") if field in rows}
-    own |= {"users": np.searchsorted(people, rows["users"][part]), "n_users": len(people)}
-    return Ratings.from_triples(**(rows | own | {"user_ids": rows["user_ids"][people]}))
+    part_rows: dict[str, Any] = {
+        field: rows[field][part] for field in ("items", "values", "times", "ranks") if field in rows
+    }
+    part_rows |= {"users": np.searchsorted(people, rows["users"][part]), "n_users": len(people)}
+    return Ratings.from_triples(**(rows | part_rows | {"user_ids": rows["user_ids"][people]}))

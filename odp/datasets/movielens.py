@@ -236,7 +236,9 @@ def _described(rows: dict[str, Any], movies: Movies | None, *, whole_catalogue: 
     chosen = [table[item] for item in item_ids]
     return rows | {
         "titles": tuple(title for title, _ in chosen),
-        "features": np.array([[genre in own for genre in genres] for _, own in chosen], dtype=np.float32),
+        "features": np.array(
+            [[genre in genres_of_movie for genre in genres] for _, genres_of_movie in chosen], dtype=np.float32
+        ),
         "feature_names": genres,
         "notes": (*rows.get("notes", ()), *notes),
     }

@@ -71,8 +71,8 @@ def load(
         is no list of items.
       ConfigurationError: an option is unknown or out of range, or the package that reads tables is missing.
     """
-    found = _load(name_or_path, cache=cache, whole_catalogue=whole_catalogue, name=name, options=options)
-    return found if name is None or found.name == name else replace(found, name=name)
+    ratings = _load(name_or_path, cache=cache, whole_catalogue=whole_catalogue, name=name, options=options)
+    return ratings if name is None or ratings.name == name else replace(ratings, name=name)
 
 
 def load_split(
@@ -151,8 +151,8 @@ def _load(
     # Values of known forms have a published scale.
     options = {name: value for name, value in options.items() if name != "as_written"}
     if _is_synthetic(source):
-        given = parse_arguments(text.partition(":")[2], synthetic_movielens, where=text)
-        return synthetic_movielens(**(given | known_options(options, synthetic_movielens)))
+        arguments = parse_arguments(text.partition(":")[2], synthetic_movielens, where=text)
+        return synthetic_movielens(**(arguments | known_options(options, synthetic_movielens)))
     form, path = _locate(text, cache)
     needless = sorted(set(options) - (_HOW if form == "movielens" else set()))
     if needless:
@@ -163,8 +163,8 @@ def _load(
         case "odp":
             saved = Ratings.load(path)
             _require_no_catalogue(whole_catalogue and "items" in saved.inferred, path)
-            told = "its scale was guessed, or its values were taken for 'seen', when it was saved"
-            return replace(saved, notes=(f"guessed: {told}", *saved.notes)) if "scale" in saved.inferred else saved
+            guess = "its scale was guessed, or its values were taken for 'seen', when it was saved"
+            return replace(saved, notes=(f"guessed: {guess}", *saved.notes)) if "scale" in saved.inferred else saved
         case "movielens":
             return load_movielens(path, whole_catalogue=whole_catalogue, **options)
         case "jester":
@@ -256,10 +256,10 @@ def _locate(text: str, cache: str | os.PathLike[str] | None) -> tuple[str, Path]
             f"{text!r} is neither a known data set nor an existing path{_validate.nearest(text, names)}; "
             f"known: {', '.join(names)}, or a folder with {_FORMS}"
         )
-    found = _detect(path)
-    if found is None:
+    detected = _detect(path)
+    if detected is None:
         raise DataError(f"{path}: no data set recognised here; expected {_FORMS}")
-    return found
+    return detected
 
 
 def _exists(path: Path) -> bool:
@@ -286,9 +286,9 @@ def _detect(path: Path) -> tuple[str, Path] | None:
     if ratings is not None:
         return ("movielens", path) if is_movielens_csv(ratings) else ("table", ratings)
     for file in sorted(path.glob("*.npz")):
-        found = _detect_file(file)
-        if found is not None:
-            return found
+        detected = _detect_file(file)
+        if detected is not None:
+            return detected
     tables = sorted(file for file in path.iterdir() if file.is_file() and is_table_file(file))
     if len(tables) > 1:
         first = f"{tables[0].name} and {tables[1].name}"

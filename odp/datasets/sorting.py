@@ -37,9 +37,9 @@ def ranks_in_time(times: npt.NDArray[Any], rows: Rows, user: npt.NDArray[Any], o
     else:
         in_time = np.argsort(times, kind="stable").astype(np.int32)
         if len(rows) < len(times):
-            kept = np.zeros(len(times), dtype=np.bool_)
-            kept[rows] = True
-            in_time = in_time[kept[in_time]]
+            selected = np.zeros(len(times), dtype=np.bool_)
+            selected[rows] = True
+            in_time = in_time[selected[in_time]]
         in_time = in_time[_counted(user[in_time], len(offsets) - 1)]
     kind = np.int32 if len(times) <= _MOST_COUNTED else np.int64
     rank = np.empty(len(times), dtype=kind)

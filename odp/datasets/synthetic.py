@@ -139,8 +139,8 @@ def genre_mix(rng: np.random.Generator, flags: Floats, width: int, genre_share: 
     explained -= explained.mean(axis=0)
     spread = explained.std(axis=0)
     explained /= np.where(spread > 0, spread, 1.0)
-    own = rng.standard_normal((len(flags), width))
-    mixed: Floats = math.sqrt(genre_share) * explained + math.sqrt(1.0 - genre_share) * own
+    residual = rng.standard_normal((len(flags), width))
+    mixed: Floats = math.sqrt(genre_share) * explained + math.sqrt(1.0 - genre_share) * residual
     return mixed
 
 
@@ -151,8 +151,8 @@ def _popularity(rng: np.random.Generator, n_items: int) -> Floats:
 
 def _activity(rng: np.random.Generator, n_users: int, n_items: int, mean: float) -> npt.NDArray[np.int64]:
     """Ratings of each user [n_users]: log-normal above the smallest count."""
-    drawn = np.exp(_ACTIVITY_SIGMA * rng.standard_normal(n_users) - _ACTIVITY_SIGMA**2 / 2)  # mean 1
-    return np.clip(np.rint(_FEWEST + (mean - _FEWEST) * drawn), _FEWEST, n_items).astype(np.int64)
+    activity = np.exp(_ACTIVITY_SIGMA * rng.standard_normal(n_users) - _ACTIVITY_SIGMA**2 / 2)  # mean 1
+    return np.clip(np.rint(_FEWEST + (mean - _FEWEST) * activity), _FEWEST, n_items).astype(np.int64)
 
 
 def _choose_items(

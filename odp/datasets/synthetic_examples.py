@@ -42,8 +42,8 @@ def synthetic_examples(
     _validate.integer(low=1, high=_MOST_NUMBERS, numbers=total * terms.width)
     generator = np.random.default_rng(seed)
     rule = generator.normal(size=(terms.width, classes or 1)).astype(np.float32)
-    train = _drawn(terms, rule, total, generator)
-    test = _drawn(terms, rule, max(1, total // _TEST_SHARE), generator)
+    train = _draw_examples(terms, rule, total, generator)
+    test = _draw_examples(terms, rule, max(1, total // _TEST_SHARE), generator)
     owners = np.arange(total) // examples_per_user
     if labels_per_user and classes:
         owners = _by_label(train[1], owners, labels_per_user, generator)
@@ -59,18 +59,20 @@ def _users(
     return UsersExamples.of_users(features, named, owners)
 
 
-def _drawn(
+def _draw_examples(
     terms: DeclaredExamples, rule: Float32Array, examples: int, generator: np.random.Generator
 ) -> tuple[Float32Array, Float32Array]:
     spread = generator.uniform(-1.0, 1.0, (examples, terms.width)).astype(np.float32)
     scores = spread @ rule / np.float32(np.sqrt(terms.width / 3.0))
-    known = generator.random(examples) < 0.9
+    follows_rule = generator.random(examples) < 0.9
     if rule.shape[1] > 1:
         guessed = generator.integers(0, rule.shape[1], examples)
-        labels = np.where(known, scores.argmax(axis=1), guessed).astype(np.float32)
+        labels = np.where(follows_rule, scores.argmax(axis=1), guessed).astype(np.float32)
     else:
         low, high = terms.label_range
-        wanted = (low + high) / 2 + (high - low) / 4 * np.where(known, scores[:, 0], generator.normal(size=examples))
+        wanted = (low + high) / 2 + (high - low) / 4 * np.where(
+            follows_rule, scores[:, 0], generator.normal(size=examples)
+        )
         labels = np.clip(wanted, low, high).astype(np.float32)
     start = 0
     for feature in terms.features.values():

@@ -76,22 +76,22 @@ def read_frame(frame: object, columns: C, *, name: str) -> RawTable[C]:
     if names is None:
         raise DataError(f"Expected a pandas, Polars or Arrow table, or a path (got a {type(frame).__name__})")
     try:
-        found = columns.within(names, where=where)
+        matched = columns.within(names, where=where)
     except DataError as error:
         index = [str(level) for level in getattr(getattr(frame, "index", None), "names", []) if level is not None]
         if any(wanted in index for wanted in columns.roles.values()):
             raise DataError(f"{error}; the index is no column: pass frame.reset_index()") from None
         raise
     parts = {}
-    for role, column in found.roles.items():
+    for role, column in matched.roles.items():
         try:
             parts[role] = _chunked(pa, frame, column)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError) as error:
-            if found.kind(role) is Kind.ID and hasattr(frame, "iloc"):
+            if matched.kind(role) is Kind.ID and hasattr(frame, "iloc"):
                 ids = f"{where}: column {column!r} of ids"
                 parts[role] = id_texts(_series(frame, column), where=ids, place=lambda row: f"row {row}")
                 continue
-            if found.kind(role) is Kind.ANY and hasattr(frame, "iloc"):
+            if matched.kind(role) is Kind.ANY and hasattr(frame, "iloc"):
                 parts[role] = value_texts(_series(frame, column))
                 continue
             raise DataError(
@@ -99,7 +99,7 @@ def read_frame(frame: object, columns: C, *, name: str) -> RawTable[C]:
                 f"({_first_line(error)}); bring them to one type"
             ) from None
     rows = len(parts["user"])
-    return RawTable(where, found, parts, "row", lambda: np.arange(rows, dtype=np.int64))
+    return RawTable(where, matched, parts, "row", lambda: np.arange(rows, dtype=np.int64))
 
 
 def is_frame(source: object) -> bool:
@@ -142,8 +142,8 @@ def _read_parquet(path: Path, columns: C) -> RawTable[C]:
 
     file = pq.ParquetFile(path)
     schema = file.schema_arrow
-    found = columns.within(schema.names, where=str(path))
-    roles = found.roles
+    matched = columns.within(schema.names, where=str(path))
+    roles = matched.roles
     for role, name in roles.items():
         if pa.types.is_nested(schema.field(name).type):
             raise DataError(
@@ -157,7 +157,7 @@ def _read_parquet(path: Path, columns: C) -> RawTable[C]:
     texts = [name for name in roles.values() if pa.types.is_string(schema.field(name).type)]
     table = pq.read_table(path, columns=list(roles.values()), read_dictionary=texts)
     parts = {role: table.column(name) for role, name in roles.items()}
-    return RawTable(str(path), found, parts, "row", lambda: np.arange(table.num_rows, dtype=np.int64))
+    return RawTable(str(path), matched, parts, "row", lambda: np.arange(table.num_rows, dtype=np.int64))
 
 
 def _first_line(error: BaseException) -> str:

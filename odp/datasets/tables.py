@@ -109,26 +109,26 @@ def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
     report = bad_rows(raw, flaws)
     if report.total and columns.on_error == "raise":
         raise refusal(raw, report, rows + len(raw.broken))
-    kept = None if flaws.bad is None else ~flaws.bad
+    good = None if flaws.bad is None else ~flaws.bad
     unseen = 0
     if scale.implicit and values is not None:
         seen = values > 0
-        unseen = int((~seen).sum()) - (0 if kept is None else int((~seen & ~kept).sum()))
+        unseen = int((~seen).sum()) - (0 if good is None else int((~seen & ~good).sum()))
         if unseen:
-            kept = seen if kept is None else kept & seen
+            good = seen if good is None else good & seen
         values = None
-    if kept is not None:
-        codes = {role: code[kept] for role, code in codes.items()}
-        values = None if values is None else values[kept]
-        times = None if times is None else times[kept]
+    if good is not None:
+        codes = {role: code[good] for role, code in codes.items()}
+        values = None if values is None else values[good]
+        times = None if times is None else times[good]
     arrow().default_memory_pool().release_unused()
     if not len(codes["user"]):
         raise unusable(raw, [*report.lines(), *_unseen_notes(unseen)], expected="item")
     for role in ("user", "item"):
         ids[role], codes[role] = used(ids[role], codes[role])
-    titled, several = (None, 0) if titles is None else _titles(titles, kept, codes["item"], len(ids["item"]))
+    titled, several = (None, 0) if titles is None else _titles(titles, good, codes["item"], len(ids["item"]))
     if columns.repeats == "refuse":
-        _refuse_repeats(raw, codes, ids, kept)
+        _refuse_repeats(raw, codes, ids, good)
     triples = {
         "name": name,
         "users": codes["user"],
@@ -156,14 +156,14 @@ def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
 
 
 def _titles(
-    column: Any, kept: npt.NDArray[np.bool_] | None, items: npt.NDArray[np.int32], count: int
+    column: Any, good: npt.NDArray[np.bool_] | None, items: npt.NDArray[np.int32], count: int
 ) -> tuple[tuple[str, ...], int]:
     """(the first title of each of ``count`` items, how many items have several titles)."""
     pa = arrow()
     import pyarrow.compute as pc
 
     texts = pc.fill_null(decoded(column).cast(pa.string()), "")
-    texts = (texts if kept is None else texts.filter(pa.array(kept))).combine_chunks()
+    texts = (texts if good is None else texts.filter(pa.array(good))).combine_chunks()
     coded_texts = texts.dictionary_encode()
     distinct, code = coded_texts.dictionary.to_pylist(), coded_texts.indices.to_numpy()
     names = [normal(text.strip()) for text in distinct]
@@ -171,10 +171,10 @@ def _titles(
     pairs, first = np.unique(items[titled].astype(np.int64) * len(names) + code[titled], return_index=True)
     pairs = pairs[np.argsort(first, kind="stable")]
     owners, place = np.unique(pairs // max(len(names), 1), return_index=True)
-    found = [""] * count
+    first_titles = [""] * count
     for item, pair in zip(owners.tolist(), pairs[place].tolist(), strict=True):
-        found[item] = names[pair % len(names)]
-    return tuple(found), len(pairs) - len(owners)
+        first_titles[item] = names[pair % len(names)]
+    return tuple(first_titles), len(pairs) - len(owners)
 
 
 def _title_notes(several: int) -> list[str]:
@@ -189,11 +189,11 @@ def _refuse_repeats(
     raw: RawTable[Columns],
     codes: dict[str, npt.NDArray[np.int32]],
     ids: dict[str, Ids],
-    kept: npt.NDArray[np.bool_] | None,
+    good: npt.NDArray[np.bool_] | None,
 ) -> None:
     again = repeated_rows(codes["user"], codes["item"], len(ids["user"]), len(ids["item"]))
     if len(again):
-        positions = raw.positions() if kept is None else raw.positions()[kept]
+        positions = raw.positions() if good is None else raw.positions()[good]
         shown = ", ".join(str(place) for place in positions[again[:SHOWN]])
         raise DataError(
             f"{raw.where}: {len(again):,} rows name a user and an item again: {raw.counted} {shown}"
@@ -224,14 +224,14 @@ def _unseen_notes(unseen: int) -> list[str]:
 def _id_notes(ids: dict[str, Ids], columns: Columns) -> list[str]:
     """Ids that are as they were written, and probably not as they were meant."""
     notes = []
-    for role, found in ids.items():
-        if found.dtype.kind != "T":
+    for role, role_ids in ids.items():
+        if role_ids.dtype.kind != "T":
             continue
         column = repr(_named(columns, role))
-        words = sorted({*_NO_IDS}.intersection(found.tolist()))
+        words = sorted({*_NO_IDS}.intersection(role_ids.tolist()))
         if words:
             notes.append(f"ids in column {column} are called {', '.join(map(repr, words))}; a missing id is empty")
-        spaced = int((np.strings.strip(found) != found).sum())
+        spaced = int((np.strings.strip(role_ids) != role_ids).sum())
         if spaced:
             notes.append(f"{spaced:,} ids in column {column} have spaces at their ends, which are a part of them")
     return notes

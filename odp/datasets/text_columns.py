@@ -84,8 +84,8 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
         for length in _RUNS:
             for place in range(len(marked) - length + 1):
                 yield _LETTERS, marked[place : place + length]
-    for one, other in itertools.pairwise(words):
-        yield _WORDS, f"{one} {other}"
+    for first_word, other in itertools.pairwise(words):
+        yield _WORDS, f"{first_word} {other}"
 
 
 def _column(kind: int, part: str) -> int:
@@ -99,18 +99,18 @@ def _counted(texts: Sequence[str]) -> list[Any]:
     """Counts of parts, a sparse matrix [n, 2^18] for each kind."""
     from scipy import sparse
 
-    known: dict[tuple[int, str], int] = {}
+    column_of: dict[tuple[int, str], int] = {}
     entries: list[list[tuple[int, int, int]]] = [[], []]
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise DataError(f"Expected a text for each item (got a {type(text).__name__} for item {row})")
         for part, count in Counter(_parts(text)).items():
-            if part not in known:
-                known[part] = _column(*part)
-            entries[part[0]].append((row, known[part], count))
+            if part not in column_of:
+                column_of[part] = _column(*part)
+            entries[part[0]].append((row, column_of[part], count))
     matrices = []
-    for found in entries:
-        rows, columns, counts = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    for triples in entries:
+        rows, columns, counts = np.array(triples, dtype=np.int64).reshape(-1, 3).T
         shape = (len(texts), 2**_HASHED_BITS)
         matrices.append(sparse.csr_matrix((counts.astype(np.float64), (rows, columns)), shape=shape))
     return matrices
@@ -123,11 +123,11 @@ def _weighted(counts: Any) -> Any:
     items = counts.shape[0]
     having = np.bincount(counts.indices, minlength=counts.shape[1])
     shared = np.flatnonzero((having > 1) & (having < items))
-    kept = counts[:, shared]
-    kept.data = 1.0 + np.log(kept.data)
-    kept = kept @ sparse.diags(np.log(items / having[shared]))
-    norms = np.sqrt(2.0 * np.asarray(kept.multiply(kept).sum(axis=1)).ravel())
-    return sparse.diags(1.0 / np.where(norms > 0, norms, 1.0)) @ kept
+    weighted = counts[:, shared]
+    weighted.data = 1.0 + np.log(weighted.data)
+    weighted = weighted @ sparse.diags(np.log(items / having[shared]))
+    norms = np.sqrt(2.0 * np.asarray(weighted.multiply(weighted).sum(axis=1)).ravel())
+    return sparse.diags(1.0 / np.where(norms > 0, norms, 1.0)) @ weighted
 
 
 def _strongest(matrix: Any, columns: int) -> Float64Array:
@@ -138,5 +138,5 @@ def _strongest(matrix: Any, columns: int) -> Float64Array:
         basis = matrix @ (matrix.T @ np.linalg.qr(basis)[0])
     basis = np.linalg.qr(basis)[0]
     left, sizes, _ = np.linalg.svd((matrix.T @ basis).T, full_matrices=False)
-    kept = min(columns, int((sizes > _SMALLEST * sizes[0]).sum()))
-    return np.asarray((basis @ left[:, :kept]) * sizes[:kept])
+    rank = min(columns, int((sizes > _SMALLEST * sizes[0]).sum()))
+    return np.asarray((basis @ left[:, :rank]) * sizes[:rank])

@@ -65,7 +65,7 @@ def read_text(path: Path, columns: C, form: TextForm | None = None) -> RawTable[
     """
     pa = arrow()
     source = TextSource.at(path, None if form is None else form.separator)
-    names, delimiter = _recognised(source, columns) if form is None else _known(source, form)
+    names, delimiter = _recognised(source, columns) if form is None else _checked_form(source, form)
     columns = columns.within(names, where=str(path))
     roles = columns.roles
     kinds = (Kind.RATING, Kind.NUMBER)
@@ -118,7 +118,7 @@ def _recognised(source: TextSource, columns: TableColumns) -> tuple[list[str], s
     )
 
 
-def _known(source: TextSource, form: TextForm) -> tuple[list[str], str]:
+def _checked_form(source: TextSource, form: TextForm) -> tuple[list[str], str]:
     if form.header and column_names(source, form.separator.decode()) != list(form.names):
         raise DataError(f"{source.path}:1: expected the header line {form.shown!r}")
     return list(form.names), source.delimiter or form.separator.decode()

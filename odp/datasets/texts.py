@@ -56,9 +56,9 @@ class UsersTexts:
 
     def frequencies(self) -> dict[str, int]:
         """How many texts each text has, the most frequent first."""
-        found, counts = np.unique(self.texts, return_counts=True)
+        distinct, counts = np.unique(self.texts, return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        return dict(zip(found[order].tolist(), counts[order].tolist(), strict=True))
+        return dict(zip(distinct[order].tolist(), counts[order].tolist(), strict=True))
 
 
 def synthetic_words(*, n_users: int, vocabulary: int = 20_000, exponent: float = 1.0, seed: int = 1) -> UsersTexts:
@@ -84,5 +84,5 @@ def synthetic_words(*, n_users: int, vocabulary: int = 20_000, exponent: float =
     if len(words) < vocabulary:
         raise DataError(f"Expected a vocabulary of {vocabulary} distinct words (got {len(words)}): ask for fewer")
     weights = np.arange(1, vocabulary + 1, dtype=np.float64) ** -exponent
-    drawn = generator.choice(vocabulary, size=n_users, p=weights / weights.sum())
-    return UsersTexts(words[drawn], np.arange(n_users + 1, dtype=np.int64))
+    ranks = generator.choice(vocabulary, size=n_users, p=weights / weights.sum())
+    return UsersTexts(words[ranks], np.arange(n_users + 1, dtype=np.int64))

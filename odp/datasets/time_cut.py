@@ -69,8 +69,8 @@ class OnlyTested:
 
     def line(self) -> str:
         """For people."""
-        told = [f"{count:,} of {size:,} {what}" for what, (count, size) in self.counts.items()]
-        return f"only the test part has {' and '.join(told)}"
+        parts = [f"{count:,} of {size:,} {what}" for what, (count, size) in self.counts.items()]
+        return f"only the test part has {' and '.join(parts)}"
 
     def to_json(self) -> dict[str, int]:
         """Plain values."""

@@ -36,12 +36,14 @@ def als(train: Ratings, *, rank: int, ridge: float, seed: int) -> Predictor:
     matrix = residuals(train, mean)
     by_item = matrix.T.tocsr()
     for _ in range(_SWEEPS):
-        users = solve(matrix, items, known=0, strength=_strengths(matrix, items, ridge=ridge, scale=scale))
-        items = solve(by_item, users, known=1, strength=_strengths(by_item, users, ridge=ridge, scale=scale))
+        users = solve(matrix, items, fixed=0, strength=_strengths(matrix, items, ridge=ridge, scale=scale))
+        items = solve(by_item, users, fixed=1, strength=_strengths(by_item, users, ridge=ridge, scale=scale))
 
     def predict(history: Ratings, targets: Ratings) -> Float64Array:
-        own = residuals(history, mean)
-        rows = solve(own, items, known=0, strength=_strengths(own, items, ridge=ridge, scale=scale))
+        residual_matrix = residuals(history, mean)
+        rows = solve(
+            residual_matrix, items, fixed=0, strength=_strengths(residual_matrix, items, ridge=ridge, scale=scale)
+        )
         return np.asarray(mean + products(rows, items, targets))
 
     return predict
@@ -64,20 +66,20 @@ def residuals(ratings: Ratings, centre: Float64Array | float) -> scipy.sparse.cs
 
 
 def solve(
-    matrix: scipy.sparse.csr_matrix, features: Float64Array, *, known: int, strength: Float64Array
+    matrix: scipy.sparse.csr_matrix, features: Float64Array, *, fixed: int, strength: Float64Array
 ) -> Float64Array:
     """One side's rows float64 [rows, width]: ridge regression of each row's entries on ``features`` [columns, width].
 
-    Their column ``known`` is the constant 1, the others are fitted with ridges ``strength`` > 0, [width - 1] or
+    Their column ``fixed`` is the constant 1, the others are fitted with ridges ``strength`` > 0, [width - 1] or
     [rows, width - 1].
     """
     count, width = matrix.shape[0], features.shape[1]
-    fitted = [column for column in range(width) if column != known]
+    fitted = [column for column in range(width) if column != fixed]
     design = features[:, fitted]
     pattern = scipy.sparse.csr_matrix((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
     upper = np.triu_indices(width - 1)
     packed = pattern @ (design[:, upper[0]] * design[:, upper[1]])
-    right = matrix @ design - pattern @ (design * features[:, [known]])
+    right = matrix @ design - pattern @ (design * features[:, [fixed]])
     grams = np.zeros((count, width - 1, width - 1))
     grams[:, upper[0], upper[1]] = packed
     grams[:, upper[1], upper[0]] = packed

@@ -96,14 +96,14 @@ def baselines(task: BudgetedTask, split: Split, *, seed: int) -> Baselines:
     Raises:
       DataError: a part has no ratings, or the data are implicit.
     """
-    found = {
+    scorers = {
         "global_mean": global_mean,
         "user_mean": user_mean,
         "dp_item_mean": dp_item_mean,
         "dp_item_user_bias": dp_item_user_bias,
         "als_ceiling": als_ceiling,
     }
-    return Baselines(**{name: score(task, split, seed).scores[0] for name, score in found.items()})
+    return Baselines(**{name: score(task, split, seed).scores[0] for name, score in scorers.items()})
 
 
 def item_mean_events(
@@ -150,8 +150,8 @@ def user_mean_predictions(split: Split) -> Float64Array:
 
     The mean of all users would not be public.
     """
-    found: Float64Array = _own_means(merge(split.train, split.validation), ridge=_USER_MEAN_RIDGE)[split.test.users()]
-    return found
+    means: Float64Array = _own_means(merge(split.train, split.validation), ridge=_USER_MEAN_RIDGE)[split.test.users()]
+    return means
 
 
 def dp_item_mean(task: BudgetedTask, split: Split, seed: int) -> Outcome:

@@ -129,11 +129,11 @@ def knn_weights(gram: sparse.csr_array, *, neighbours: int, shrinkage: float) ->
     from scipy import sparse
 
     counts = gram.diagonal()
-    found = sparse.coo_array(gram)
-    first, second = found.coords
+    coordinates = sparse.coo_array(gram)
+    first, second = coordinates.coords
     apart = first != second
     first, second = first[apart], second[apart]
-    cosine = found.data[apart] / (np.sqrt(counts[first] * counts[second]) + shrinkage)
+    cosine = coordinates.data[apart] / (np.sqrt(counts[first] * counts[second]) + shrinkage)
     order = np.lexsort((first, -cosine, second))
     column = second[order]
     starts = np.searchsorted(column, np.arange(gram.shape[0]))
@@ -150,8 +150,8 @@ def _linear_scores(history: Ratings, weights: Float32Array | sparse.csr_array) -
     observed = pairs(history)
 
     def scores(users: Int64Array) -> Float32Array:
-        found = observed[users] @ weights
-        return np.asarray(found if isinstance(found, np.ndarray) else found.toarray(), dtype=np.float32)
+        result = observed[users] @ weights
+        return np.asarray(result if isinstance(result, np.ndarray) else result.toarray(), dtype=np.float32)
 
     return scores
 
@@ -178,6 +178,6 @@ def tuned_ranking(
         (recall,) = evaluate(scores_of(history), history, targets, cutoffs=(cutoff,)).recall.values()
         return -recall
 
-    found, chosen = best(grid, made, loss if targets.n_ratings else None)
-    known = merge(split.train, split.validation)
-    return Tuned(evaluate(found(known), known, split.test, cutoffs=cutoffs), chosen)
+    make_scores, chosen = best(grid, made, loss if targets.n_ratings else None)
+    joined = merge(split.train, split.validation)
+    return Tuned(evaluate(make_scores(joined), joined, split.test, cutoffs=cutoffs), chosen)

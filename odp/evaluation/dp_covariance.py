@@ -134,17 +134,17 @@ def dp_covariance(
         charges = (*events, covariance)
     noise = RoundedNormals(seed, 0)
     means, counts = item_means(train, events, bound=bound, seed=seed, spread=0.125, noise=noise)
-    kept = np.sort(np.argsort(-counts, kind="stable")[:head])
-    exact = _outer_products(_vectors(train, means)[:, kept])
+    head_items = np.sort(np.argsort(-counts, kind="stable")[:head])
+    exact = _outer_products(_vectors(train, means)[:, head_items])
     released = _noised(exact, noise_std, noise)
-    found = unit * _rows(released, counts[kept], train.n_users, noise_std=noise_std)
-    rows = np.zeros((train.n_items, found.shape[1]))
-    rows[kept] = found
+    head_rows = unit * _rows(released, counts[head_items], train.n_users, noise_std=noise_std)
+    rows = np.zeros((train.n_items, head_rows.shape[1]))
+    rows[head_items] = head_rows
     features = np.column_stack((means, np.ones(train.n_items), rows))
     strength = np.array([_USER_BIAS_RIDGE, *[settings.row_ridge * unit**2] * rows.shape[1]])
 
     def predict(history: Ratings, targets: Ratings) -> Float64Array:
-        users = solve(residuals(history, 0.0), features, known=0, strength=strength)
+        users = solve(residuals(history, 0.0), features, fixed=0, strength=strength)
         return products(users, features, targets)
 
     return DpCovarianceModel(means, rows, predict, charges)
@@ -178,9 +178,9 @@ def _noised(exact: Int64Array, noise_std: float, noise: IntegerNoise) -> Float64
     if noise_std:
         size, ratio = len(exact), noise_std * _UNITS**2
         first, second = np.triu_indices(size, 1)
-        drawn = noise.sample(ratio / math.sqrt(2.0), len(first)).astype(np.float64)
-        released[first, second] += drawn
-        released[second, first] += drawn
+        off_diagonal = noise.sample(ratio / math.sqrt(2.0), len(first)).astype(np.float64)
+        released[first, second] += off_diagonal
+        released[second, first] += off_diagonal
         released[range(size), range(size)] += noise.sample(ratio, size)
     return released / _UNITS**2
 
@@ -202,8 +202,8 @@ def _rows(released: Float64Array, counts: Float64Array, n_users: int, *, noise_s
     # is about 2 sqrt(sum of their variances in a row) (Wigner's semicircle, rows of unequal variance).
     inverse = 1.0 / scale**2
     edge = math.sqrt(2.0) * noise_std * math.sqrt(float(inverse.max() * inverse.mean()) * len(counts))
-    kept = np.argsort(-values)[:_MOST_RANK]
-    kept = kept[values[kept] > max(edge, 1e-9)]
+    strongest = np.argsort(-values)[:_MOST_RANK]
+    strongest = strongest[values[strongest] > max(edge, 1e-9)]
     # What the noise adds to an eigenvalue that stands out: value + (edge / 2)^2 / value.
-    clean = 0.5 * (values[kept] + np.sqrt(values[kept] ** 2 - edge**2))
-    return vectors[:, kept] * np.sqrt(clean)
+    clean = 0.5 * (values[strongest] + np.sqrt(values[strongest] ** 2 - edge**2))
+    return vectors[:, strongest] * np.sqrt(clean)

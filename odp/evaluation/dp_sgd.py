@@ -93,8 +93,8 @@ class DpSgd:
     @property
     def averaged(self) -> float:
         """Variance of the noise in the result, in units of that of one step: from 1 / steps to 1."""
-        kept = np.append(np.cumprod(1.0 - self.rates[:0:-1])[::-1], 1.0)
-        return float(((self.rates * kept) ** 2).sum())
+        remaining = np.append(np.cumprod(1.0 - self.rates[:0:-1])[::-1], 1.0)
+        return float(((self.rates * remaining) ** 2).sum())
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def _events(
 def _users(matrix: scipy.sparse.csr_matrix, items: Float64Array, settings: DpSgd, *, unit: float) -> Float64Array:
     """Each device's own row (1, bias, factors), float64 [users, 2 + rank]."""
     strength = np.array([_USER_BIAS_RIDGE, *[settings.row_ridge * unit**2] * settings.rank])
-    return solve(matrix, items, known=0, strength=strength)
+    return solve(matrix, items, fixed=0, strength=strength)
 
 
 def _clipped_gradients(
@@ -231,9 +231,11 @@ def _clipped_gradients(
     size = np.diff(matrix.indptr)
     user = np.repeat(np.arange(len(size)), size)
     error = (matrix.data - np.einsum("nd,nd->n", users[user], items[matrix.indices])) / unit
-    own = users[:, 2:]
-    own = own * np.minimum(1.0, settings.row_clip / np.maximum(np.linalg.norm(own, axis=1, keepdims=True), 1e-300))
-    rows = np.concatenate((users[:, :1], own), axis=1)  # the item's bias sees 1, its factors see the user's
+    factors = users[:, 2:]
+    factors = factors * np.minimum(
+        1.0, settings.row_clip / np.maximum(np.linalg.norm(factors, axis=1, keepdims=True), 1e-300)
+    )
+    rows = np.concatenate((users[:, :1], factors), axis=1)  # the item's bias sees 1, its factors see the user's
     squares = np.bincount(user, weights=error**2, minlength=len(size)) * (rows**2).sum(axis=1)
     scale = np.minimum(1.0, settings.clip / np.sqrt(np.maximum(squares, 1e-300))) / _GRID
     scaled = error * scale[user]

@@ -203,8 +203,8 @@ def _contributions(
     size = np.diff(observed.indptr)
     user = np.repeat(np.arange(len(size)), size)
     error = 1.0 - np.einsum("nd,nd->n", users[user], items[observed.indices])
-    own = users[:, 1:]
-    first = np.sqrt(np.bincount(user, weights=error**2, minlength=len(size)) * (own**2).sum(axis=1))
+    factors = users[:, 1:]
+    first = np.sqrt(np.bincount(user, weights=error**2, minlength=len(size)) * (factors**2).sum(axis=1))
     # No weight is beyond clip / _LEAST: a row of nearly 0 stays within the bounds, and finite.
     weight = settings.clip / np.maximum(first, _LEAST)
     weight = np.minimum(weight, settings.gramian_clip / np.maximum((users**2).sum(axis=1), _LEAST))
@@ -212,7 +212,7 @@ def _contributions(
     scaled = error * weight[user] / _GRID
     total = np.empty((len(items), settings.rank), dtype=np.int64)
     for column in range(settings.rank):
-        entries = np.trunc(scaled * own[user, column])
+        entries = np.trunc(scaled * factors[user, column])
         total[:, column] = np.bincount(observed.indices, weights=entries, minlength=len(items)).astype(np.int64)
     whole = np.trunc(users * (np.sqrt(weight) / _ROW_GRID)[:, None])
     return total.ravel(), (whole.T @ whole).astype(np.int64)
@@ -224,9 +224,9 @@ def _noisy_gramian(exact: Int64Array, event: GaussianRelease | None, noise: Inte
     if event is not None:
         width, ratio = len(exact), event.noise_std / _ROW_GRID**2
         first, second = np.triu_indices(width, 1)
-        drawn = noise.sample(ratio / math.sqrt(2.0), len(first))
-        released[first, second] += drawn
-        released[second, first] += drawn
+        off_diagonal = noise.sample(ratio / math.sqrt(2.0), len(first))
+        released[first, second] += off_diagonal
+        released[second, first] += off_diagonal
         released[range(width), range(width)] += noise.sample(ratio, width)
     values, vectors = np.linalg.eigh(released * _ROW_GRID**2)
     return np.asarray((vectors * np.maximum(values, 1e-6 * max(float(values[-1]), 1e-12))) @ vectors.T)

@@ -119,9 +119,9 @@ def exposure(
     groups = list(fifths(popularity))
     wanted = np.bincount(liked.items, minlength=liked.n_items)
     sizes = history.counts()
-    known = sizes > 0
+    has_history = sizes > 0
     sums = np.bincount(history.users(), weights=counts[history.items], minlength=history.n_users)
-    own = float((sums[known] / sizes[known]).mean()) if known.any() else None
+    history_popularity = float((sums[has_history] / sizes[has_history]).mean()) if has_history.any() else None
 
     def of(shown: Scores) -> Lists:
         places = np.concatenate([_lists(shown, users, history, cutoff) for users in _blocks(history.n_users)])
@@ -134,7 +134,7 @@ def exposure(
             coverage=float((times > 0).mean()),
             gini=gini(times),
             popularity=mean,
-            lift=mean / own - 1.0 if own else None,
+            lift=mean / history_popularity - 1.0 if history_popularity else None,
             exposure=tuple(float(times[group].sum() / max(times.sum(), 1.0)) for group in groups),
         )
 
@@ -142,7 +142,7 @@ def exposure(
         cutoff=cutoff,
         users=history.n_users,
         baseline_name=baseline_name,
-        history=own,
+        history=history_popularity,
         fifths=tuple(
             ItemFifth(
                 low=float(popularity[group].min()),
@@ -177,7 +177,7 @@ def _blocks(users: int) -> list[Int64Array]:
 def _lists(scores: Scores, users: Int64Array, history: Ratings, cutoff: int) -> Int64Array:
     """The first items of each user [b, cutoff] outside of its history; -1 where nothing else is left."""
     shown = np.array(scores(users), dtype=np.float32)
-    own = history.select_users(users)
-    shown[own.users(), own.items] = -np.inf
-    found = first_places(shown, cutoff)
-    return np.where(np.isfinite(np.take_along_axis(shown, found, axis=1)), found, -1)
+    block_history = history.select_users(users)
+    shown[block_history.users(), block_history.items] = -np.inf
+    places = first_places(shown, cutoff)
+    return np.where(np.isfinite(np.take_along_axis(shown, places, axis=1)), places, -1)

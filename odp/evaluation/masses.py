@@ -43,5 +43,5 @@ def cleaned(noisy: Float64Array, *, noise_std: float) -> Float64Array:
     posterior = likelihood * weight
     posterior /= posterior.sum(axis=1, keepdims=True)
     gain = (cell / spread) ** 2  # how far a mass is known within the cell that it is in
-    found = posterior @ (points * (1.0 - gain)) + noisy * (posterior @ gain)
-    return np.asarray(np.maximum(found, points[0]))
+    means = posterior @ (points * (1.0 - gain)) + noisy * (posterior @ gain)
+    return np.asarray(np.maximum(means, points[0]))

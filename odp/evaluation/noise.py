@@ -80,12 +80,12 @@ class RoundedNormals:
         """``count`` rounded normals of standard deviation ``ratio`` grid steps, int64 [count]."""
         _validate.within(low=0.0, high=MAX_RATIO, ratio=ratio)
         _validate.integer(low=0, high=2**40, count=count)
-        drawn = np.empty(count, dtype=np.int64)
+        numbers = np.empty(count, dtype=np.int64)
         entropy = [int.from_bytes(self._key, "little"), self._calls]
         self._calls += 1
 
         def fill(start: int) -> None:
-            part = drawn[start : start + _CHUNK]
+            part = numbers[start : start + _CHUNK]
             generator = np.random.Generator(np.random.SFC64([*entropy, start]))
             normals = generator.standard_normal(len(part))
             normals *= ratio
@@ -93,7 +93,7 @@ class RoundedNormals:
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(fill, range(0, count, _CHUNK)))
-        return drawn
+        return numbers
 
     def added(self, sums: NDArray[np.int64], ratios: NDArray[np.float64], step: float) -> NDArray[np.float64]:
         """(sums + noise) * step in the memory of ``sums``, which is lost: what a release of millions of numbers is.

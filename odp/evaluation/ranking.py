@@ -44,10 +44,10 @@ class Ranking:
 
     def to_json(self) -> dict[str, object]:
         """A JSON-able value: keys such as "recall@20"."""
-        found: dict[str, object] = {"users": self.users}
+        result: dict[str, object] = {"users": self.users}
         for name, values in (("recall", self.recall), ("ndcg", self.ndcg)):
-            found |= {f"{name}@{cutoff}": value for cutoff, value in values.items()}
-        return found
+            result |= {f"{name}@{cutoff}": value for cutoff, value in values.items()}
+        return result
 
 
 def evaluate(
@@ -83,9 +83,9 @@ def evaluate(
         wanted = targets.counts()[block]
         for cutoff in cutoffs:
             reachable = np.minimum(wanted, cutoff)
-            found = hits[:, :cutoff]
-            recall[cutoff] += float((found.sum(axis=1) / (reachable if capped else wanted)).sum())
-            ndcg[cutoff] += float(((found @ discount[:cutoff]) / ideal[reachable]).sum())
+            block_hits = hits[:, :cutoff]
+            recall[cutoff] += float((block_hits.sum(axis=1) / (reachable if capped else wanted)).sum())
+            ndcg[cutoff] += float(((block_hits @ discount[:cutoff]) / ideal[reachable]).sum())
     return Ranking(
         users=len(users),
         recall={cutoff: value / len(users) for cutoff, value in recall.items()},
@@ -101,13 +101,15 @@ def found_targets(scores: Scores, history: Ratings, targets: Ratings, *, cutoff:
     if (history.n_users, history.n_items) != (targets.n_users, targets.n_items):
         raise DataError(f"Expected history and targets of {targets.name!r} to have the same users and items")
     _validate.integer(low=1, high=targets.n_items, cutoff=cutoff)
-    found = np.zeros(targets.n_ratings, dtype=np.bool_)
+    hits = np.zeros(targets.n_ratings, dtype=np.bool_)
     for start in range(0, targets.n_users, _BLOCK):
         users = np.arange(start, min(start + _BLOCK, targets.n_users))
         here = slice(int(targets.offsets[users[0]]), int(targets.offsets[users[-1] + 1]))
-        own = targets.select_users(users)
-        found[here] = np.isin(_keys(own), _ranked(scores(users), history.select_users(users), own, cutoff))
-    return found
+        block_targets = targets.select_users(users)
+        hits[here] = np.isin(
+            _keys(block_targets), _ranked(scores(users), history.select_users(users), block_targets, cutoff)
+        )
+    return hits
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,9 +141,11 @@ def strong_split(ratings: Ratings, *, held_out: int, share: float = 0.8, seed: i
     shuffled = np.lexsort((hashes, chosen.users()))
     place = np.empty(chosen.n_ratings, dtype=np.int64)
     place[shuffled] = np.arange(chosen.n_ratings) - np.repeat(chosen.offsets[:-1], chosen.counts())
-    known = place < np.ceil(share * np.repeat(chosen.counts(), chosen.counts()))
+    in_history = place < np.ceil(share * np.repeat(chosen.counts(), chosen.counts()))
     return StrongSplit(
-        train=ratings.select_users(np.sort(order[held_out:])), history=chosen.take(known), targets=chosen.take(~known)
+        train=ratings.select_users(np.sort(order[held_out:])),
+        history=chosen.take(in_history),
+        targets=chosen.take(~in_history),
     )
 
 

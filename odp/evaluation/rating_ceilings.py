@@ -72,8 +72,8 @@ def tuned_rating_knn(split: Split) -> Outcome:
     def made(neighbours: float, shrinkage: float) -> Predictor:
         floor = np.float32(shrinkage * variance + 1e-12)
 
-        def similar(asked: Int32Array, known: Int32Array) -> Float32Array:
-            cosines = gram[np.ix_(asked, known)] / (norms[asked, None] * norms[known] + floor)
+        def similar(wanted: Int32Array, rated: Int32Array) -> Float32Array:
+            cosines = gram[np.ix_(wanted, rated)] / (norms[wanted, None] * norms[rated] + floor)
             return np.asarray(np.maximum(cosines, 0.0, out=cosines))
 
         return rest.predictor(lambda history, targets: _neighbours(rest, similar, int(neighbours), history, targets))
@@ -108,12 +108,12 @@ class _Residuals:
         matrix = residuals(train, self._mean)
         by_item = matrix.T.tocsr()
         for _ in range(_BIAS_SWEEPS):
-            users = solve(matrix, self._items, known=0, strength=_BIAS_RIDGE)
-            self._items = solve(by_item, users, known=1, strength=_BIAS_RIDGE)
+            users = solve(matrix, self._items, fixed=0, strength=_BIAS_RIDGE)
+            self._items = solve(by_item, users, fixed=1, strength=_BIAS_RIDGE)
 
     def biases(self, history: Ratings, targets: Ratings) -> Float64Array:
         """What biases alone predict, float64 [n_ratings], each user's from its history."""
-        users = solve(residuals(history, self._mean), self._items, known=0, strength=_BIAS_RIDGE)
+        users = solve(residuals(history, self._mean), self._items, fixed=0, strength=_BIAS_RIDGE)
         return self._mean + products(users, self._items, targets)
 
     def of(self, history: Ratings) -> scipy.sparse.csr_matrix:
@@ -132,28 +132,28 @@ def _neighbours(
     history: Ratings,
     targets: Ratings,
 ) -> Float64Array:
-    found = np.zeros(targets.n_ratings)
+    predictions = np.zeros(targets.n_ratings)
     values = rest.of(history).data.astype(np.float32)
     for user in np.flatnonzero(targets.counts()):
-        own = slice(history.offsets[user], history.offsets[user + 1])
-        asked = slice(targets.offsets[user], targets.offsets[user + 1])
-        weights = similar(targets.items[asked], history.items[own])
+        history_rows = slice(history.offsets[user], history.offsets[user + 1])
+        target_rows = slice(targets.offsets[user], targets.offsets[user + 1])
+        weights = similar(targets.items[target_rows], history.items[history_rows])
         if weights.shape[1] > neighbours:
             least = np.partition(weights, -neighbours, axis=1)[:, -neighbours, None]
             weights = np.where(weights >= least, weights, 0.0)
-        found[asked] = (weights @ values[own]) / (weights.sum(axis=1) + _FLOOR)
-    return found
+        predictions[target_rows] = (weights @ values[history_rows]) / (weights.sum(axis=1) + _FLOOR)
+    return predictions
 
 
 def _linear(rest: _Residuals, weights: Float32Array, history: Ratings, targets: Ratings) -> Float64Array:
-    known, found = rest.of(history).astype(np.float32), np.empty(targets.n_ratings)
+    residual, predictions = rest.of(history).astype(np.float32), np.empty(targets.n_ratings)
     for begin in range(0, history.n_users, _USERS):
         block = slice(begin, min(begin + _USERS, history.n_users))
-        scores = known[block] @ weights
-        asked = slice(targets.offsets[block.start], targets.offsets[block.stop])
+        scores = residual[block] @ weights
+        target_rows = slice(targets.offsets[block.start], targets.offsets[block.stop])
         users = np.repeat(np.arange(len(scores)), targets.counts()[block])
-        found[asked] = scores[users, targets.items[asked]]
-    return found
+        predictions[target_rows] = scores[users, targets.items[target_rows]]
+    return predictions
 
 
 def _require_items(split: Split, what: str, most: int) -> None:

@@ -42,15 +42,15 @@ class Reliability:
     @property
     def shown(self) -> Coverage:
         """At the level that is shown where nobody asks for another one."""
-        return next(one for one in self.curve if one.level == DEFAULT_LEVEL)
+        return next(coverage for coverage in self.curve if coverage.level == DEFAULT_LEVEL)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, None for NaN."""
-        found = asdict(self)
-        found["curve"] = [
-            {key: value if math.isfinite(value) else None for key, value in one.items()} for one in found["curve"]
+        plain = asdict(self)
+        plain["curve"] = [
+            {key: value if math.isfinite(value) else None for key, value in point.items()} for point in plain["curve"]
         ]
-        return found
+        return plain
 
 
 def reliability(
@@ -83,7 +83,7 @@ def reliability(
     values = np.asarray(targets.values, dtype=np.float64)
     curve = []
     for level, half in zip(LEVELS, half_widths(history, targets, np.array(LEVELS)), strict=True):
-        found = Intervals.around(mean, half, level=level, least=least, most=most)
-        covered = (found.low <= values) & (values <= found.high)
-        curve.append(Coverage(level, float(covered.mean()), float((found.high - found.low).mean())))
+        intervals = Intervals.around(mean, half, level=level, least=least, most=most)
+        covered = (intervals.low <= values) & (values <= intervals.high)
+        curve.append(Coverage(level, float(covered.mean()), float((intervals.high - intervals.low).mean())))
     return Reliability(len(users), targets.n_ratings, tuple(curve))

@@ -61,15 +61,15 @@ def best(
 
     Without a loss (there is no validation part) the first settings are taken. A loss that is no number never wins.
     """
-    found, chosen, least = made(**grid[0]), grid[0], math.inf
+    winner, chosen, least = made(**grid[0]), grid[0], math.inf
     if loss is None:
-        return found, chosen
+        return winner, chosen
     for place, settings in enumerate(grid):
-        trial = found if place == 0 else made(**settings)
+        trial = winner if place == 0 else made(**settings)
         value = loss(trial)
         if value < least:
-            found, chosen, least = trial, settings, value
-    return found, chosen
+            winner, chosen, least = trial, settings, value
+    return winner, chosen
 
 
 def tuned_rmse(split: Split, grid: Sequence[Settings], made: Callable[..., Predictor]) -> Outcome:
@@ -79,5 +79,5 @@ def tuned_rmse(split: Split, grid: Sequence[Settings], made: Callable[..., Predi
         return rmse(predict(split.train, split.validation), split.validation)
 
     predict, settings = best(grid, made, loss if split.validation.n_ratings else None)
-    known = merge(split.train, split.validation)
-    return Outcome((rmse(predict(known, split.test), split.test),), settings)
+    history = merge(split.train, split.validation)
+    return Outcome((rmse(predict(history, split.test), split.test),), settings)

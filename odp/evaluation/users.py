@@ -42,8 +42,8 @@ def draw_users(ratings: Users, sampling: Sampling, *, round: int, seed: int) -> 
     draws as it would have.
     """
     coins = keyed_hash(key_of("coins of users", seed, round), ratings.user_keys)
-    drawn = np.flatnonzero(coins < np.uint64(int(Fraction(sampling.probability) * 2**64)))
-    return drawn if len(drawn) <= sampling.cap else drawn[:0]
+    selected = np.flatnonzero(coins < np.uint64(int(Fraction(sampling.probability) * 2**64)))
+    return selected if len(selected) <= sampling.cap else selected[:0]
 
 
 def first_users(ratings: Users, goal: int, *, round: int, seed: int) -> Int64Array:
@@ -63,8 +63,8 @@ def due_users(ratings: Users, allowed: Participation, *, round: int, seed: int) 
     Each user has one of ``allowed.separation`` turns, drawn by ``seed``.
     """
     cycle, turn = divmod(round, allowed.separation)
-    turns = keyed_hash(key_of("turns of users", seed), ratings.user_keys) % np.uint64(allowed.separation)
-    due: Int64Array = np.flatnonzero((turns == turn) & (cycle < allowed.most))
+    user_turns = keyed_hash(key_of("turns of users", seed), ratings.user_keys) % np.uint64(allowed.separation)
+    due: Int64Array = np.flatnonzero((user_turns == turn) & (cycle < allowed.most))
     return due
 
 

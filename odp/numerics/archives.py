@@ -97,7 +97,7 @@ def unpacked_bytes(archive: str | os.PathLike[str] | IO[bytes]) -> int:
       OSError, or one of ``UNREADABLE``: it is no zip archive.
     """
     with zipfile.ZipFile(archive) as opened:
-        return sum(one.file_size for one in opened.infolist())
+        return sum(entry.file_size for entry in opened.infolist())
 
 
 def require_stored(path: Path) -> None:

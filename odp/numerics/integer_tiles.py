@@ -47,8 +47,8 @@ def _tile(rows: int, *, instruction: bool = AVAILABLE) -> Any:
     def tile(context: Any, x: Any, i: Any, p: Any, j: Any, high: Any, low: Any, ij: Any, ldc: Any, k: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             def array(place: int) -> Any:
-                given = signature.args[place], arguments[place]
-                return cgutils.create_struct_proxy(given[0])(context, builder, given[1]).data
+                argument = signature.args[place], arguments[place]
+                return cgutils.create_struct_proxy(argument[0])(context, builder, argument[1]).data
 
             def at(pointer: Any, offset: Any) -> Any:
                 return builder.gep(pointer, [offset])
@@ -60,14 +60,14 @@ def _tile(rows: int, *, instruction: bool = AVAILABLE) -> Any:
             points, pieces, targets = array(0), array(2), (array(4), array(5))
             half = ir.Constant(_WHOLE, COLUMNS)
 
-            def multiplied(one: Any, two: Any) -> Any:
+            def multiplied(left: Any, right: Any) -> Any:
                 """Products of 16-bit numbers, each with its neighbour's added, in 32 bits."""
                 if instruction:
                     kind = ir.FunctionType(_NUMBERS, [_SHORTS, _SHORTS])
-                    known = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd")
-                    return builder.call(known, [one, two])
+                    multiply_add = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd")
+                    return builder.call(multiply_add, [left, right])
                 wide = ir.VectorType(_NUMBER, 2 * COLUMNS)
-                products = builder.mul(builder.sext(one, wide), builder.sext(two, wide))
+                products = builder.mul(builder.sext(left, wide), builder.sext(right, wide))
                 halves = [
                     builder.shuffle_vector(
                         products,
@@ -127,8 +127,8 @@ def _pack_groups(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def array(place: int) -> Any:
-            given = signature.args[place], arguments[place]
-            return cgutils.create_struct_proxy(given[0])(context, builder, given[1]).data
+            argument = signature.args[place], arguments[place]
+            return cgutils.create_struct_proxy(argument[0])(context, builder, argument[1]).data
 
         def constant(value: int) -> Any:
             return ir.Constant(_NUMBERS, [value] * COLUMNS)
@@ -144,7 +144,7 @@ def _pack_groups(
             builder.store(value, builder.bitcast(builder.gep(pointer, [offset]), value.type.as_pointer()), align=4)
 
         undefined, zeros = ir.Constant(_NUMBERS, ir.Undefined), ir.Constant(_NUMBERS, [0] * COLUMNS)
-        given, factors, points, pieces = (array(place) for place in (0, 3, 6, 7))
+        row_numbers, factors, points, pieces = (array(place) for place in (0, 3, 6, 7))
         _, first, second, _, entry, groups, _, _ = arguments
         pair = builder.lshr(entry, ir.Constant(_WHOLE, 1))
         spread = []
@@ -161,7 +161,7 @@ def _pack_groups(
         values, highs, lows = [], [], []
         short = ir.VectorType(ir.IntType(16), COLUMNS).as_pointer()
         for start, factor in zip((first, second), spread, strict=True):
-            pointer = builder.bitcast(builder.gep(given, [builder.add(start, column)]), short)
+            pointer = builder.bitcast(builder.gep(row_numbers, [builder.add(start, column)]), short)
             value = builder.sext(builder.load(pointer, align=2), _NUMBERS)
             product = builder.mul(value, factor)
             rest = builder.and_(builder.add(product, constant(_HALF)), constant(2 * _HALF - 1))
@@ -206,13 +206,13 @@ def pack_pair(
     if groups:
         _pack_groups(rows, first, second, weights, entry, groups, points, pieces)  # type: ignore[call-arg]
     for column in range(groups * COLUMNS, rank):
-        one, two = np.int32(rows[first + column]), np.int32(rows[second + column])
-        points[(column // _ROWS * _PAIRS + pair) * _ROWS + column % _ROWS] = (one & 0xFFFF) | (two << 16)
-        one, two = one * weights[entry], two * weights[entry + 1]
-        low = ((one + _HALF) & (2 * _HALF - 1)) - _HALF
-        other = ((two + _HALF) & (2 * _HALF - 1)) - _HALF
+        left, right = np.int32(rows[first + column]), np.int32(rows[second + column])
+        points[(column // _ROWS * _PAIRS + pair) * _ROWS + column % _ROWS] = (left & 0xFFFF) | (right << 16)
+        left, right = left * weights[entry], right * weights[entry + 1]
+        low = ((left + _HALF) & (2 * _HALF - 1)) - _HALF
+        other = ((right + _HALF) & (2 * _HALF - 1)) - _HALF
         place = (column // COLUMNS * _PAIRS + pair) * 2 * COLUMNS + column % COLUMNS
-        pieces[place] = (((one - low) >> _SHIFT) & 0xFFFF) | (((two - other) >> _SHIFT) << 16)
+        pieces[place] = (((left - low) >> _SHIFT) & 0xFFFF) | (((right - other) >> _SHIFT) << 16)
         pieces[place + COLUMNS] = (low & 0xFFFF) | (other << 16)
     place = (width // _ROWS * _PAIRS + pair) * _ROWS
     points[place] = 1 | 1 << 16
@@ -244,6 +244,6 @@ def add_weighted(points: Any, pieces: Any, width: int, high: Any, low: Any, pair
 @numba.njit(nogil=True, cache=True)
 def add_totals(high: Any, low: Any, place: int, count: int, factor: int, out: Any, to: int) -> None:
     """Adds ``factor`` times the numbers of ``count`` cells from ``place`` on to int64 ``out`` from ``to`` on."""
-    highs, lows, found = high[place : place + count], low[place : place + count], out[to : to + count]
-    for one in range(count):
-        found[one] += factor * ((np.int64(highs[one]) << np.int64(_SHIFT)) + np.int64(lows[one]))
+    highs, lows, totals = high[place : place + count], low[place : place + count], out[to : to + count]
+    for cell in range(count):
+        totals[cell] += factor * ((np.int64(highs[cell]) << np.int64(_SHIFT)) + np.int64(lows[cell]))

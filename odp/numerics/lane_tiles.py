@@ -72,15 +72,15 @@ def _tile(rows: int, columns: int, *, subtract: bool = False) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             write = LaneWriter(context, builder, signature, arguments)
             _, i, lda, _, j, ldb, _, ij, ldc, steps = arguments
-            one, two, target = write.array(0), write.array(3), write.array(6)
+            left_array, right_array, target = write.array(0), write.array(3), write.array(6)
             starts = [builder.add(ij, builder.mul(ldc, ir.Constant(write.whole, r))) for r in range(rows)]
 
             def body(step: Any, sums: list[Any]) -> list[Any]:
                 first, second = builder.add(i, builder.mul(step, lda)), builder.add(j, builder.mul(step, ldb))
-                right = [write.of(two, second, s) for s in range(columns)]
+                right = [write.of(right_array, second, s) for s in range(columns)]
                 updated = []
                 for row in range(rows):
-                    left = write.of(one, first, row)
+                    left = write.of(left_array, first, row)
                     left = builder.fneg(left) if subtract else left
                     updated += [write.fused(left, right[s], sums[row * columns + s]) for s in range(columns)]
                 return updated
@@ -107,7 +107,7 @@ def _factor(rows: int) -> Any:
             write = LaneWriter(context, builder, signature, arguments)
             _, place, width, _, _ = arguments
             matrix, table, flags = write.array(0), write.array(3), write.array(4)
-            zero, one = write.constant(0.0), write.constant(1.0)
+            zero, unit = write.constant(0.0), write.constant(1.0)
             pivots = [write.of(table, end) for end in (0, rows * rows - 1)]
             larger = builder.select(builder.fcmp_ordered(">", *pivots), *pivots)
             smallest = builder.fmul(larger, write.constant(_SMALLEST))
@@ -122,7 +122,7 @@ def _factor(rows: int) -> Any:
                         values[column] = write.fused(left, negated[other, column], values[column])
                 fine = builder.fcmp_ordered(">", values[row], smallest)
                 flag = builder.select(fine, flag, zero)
-                scale = builder.fdiv(one, write.root(builder.select(fine, values[row], one)))
+                scale = builder.fdiv(unit, write.root(builder.select(fine, values[row], unit)))
                 write.put(scale, table, row * rows + row)
                 for column in range(row + 1, rows):
                     negated[row, column] = builder.fneg(builder.fmul(values[column], scale))
@@ -148,17 +148,17 @@ def _finish(rows: int) -> Any:
             _, place, width, _, columns = arguments
             matrix, table = write.array(0), write.array(3)
             starts = [builder.add(place, builder.mul(width, ir.Constant(write.whole, r))) for r in range(rows)]
-            given = {(q, r): write.of(table, q * rows + r) for r in range(rows) for q in range(r + 1)}
+            factors_at = {(q, r): write.of(table, q * rows + r) for r in range(rows) for q in range(r + 1)}
 
             def body(step: Any, _: list[Any]) -> list[Any]:
-                found: list[Any] = []
+                solved: list[Any] = []
                 for row in range(rows):
                     value = write.of(matrix, starts[row], step)
                     for other in range(row):
-                        value = write.fused(given[other, row], found[other], value)
-                    found.append(builder.fmul(value, given[row, row]))
+                        value = write.fused(factors_at[other, row], solved[other], value)
+                    solved.append(builder.fmul(value, factors_at[row, row]))
                 for row in range(rows):
-                    write.put(found[row], matrix, starts[row], step)
+                    write.put(solved[row], matrix, starts[row], step)
                 return []
 
             return write.accumulate([], columns, body)
@@ -178,8 +178,8 @@ def gather(context: Any, x: Any, places: Any, first: Any, count: Any, out: Any, 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = LaneWriter(context, builder, signature, arguments)
         _, _, first, count, _, to = arguments
-        given, table, target = write.array(0), write.array(1), write.array(4)
-        starts = [write.at(given, write.number(table, lane), first) for lane in range(LANES)]
+        source, table, target = write.array(0), write.array(1), write.array(4)
+        starts = [write.at(source, write.number(table, lane), first) for lane in range(LANES)]
 
         def body(step: Any, _: list[Any]) -> list[Any]:
             value = ir.Constant(write.vector, ir.Undefined)
@@ -201,11 +201,11 @@ def scatter(context: Any, x: Any, at: Any, count: Any, out: Any, places: Any, fi
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = LaneWriter(context, builder, signature, arguments)
         _, at, count, _, _, first = arguments
-        given, target, table = write.array(0), write.array(3), write.array(4)
+        source, target, table = write.array(0), write.array(3), write.array(4)
         starts = [write.at(target, write.number(table, lane), first) for lane in range(LANES)]
 
         def body(step: Any, _: list[Any]) -> list[Any]:
-            value = write.of(given, at, step)
+            value = write.of(source, at, step)
             for lane in range(LANES):
                 number = builder.extract_element(value, ir.Constant(ir.IntType(32), lane))
                 builder.store(number, write.at(starts[lane], step))
@@ -226,10 +226,10 @@ def scaled(context: Any, x: Any, at: Any, factor: Any, count: Any, out: Any, to:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = LaneWriter(context, builder, signature, arguments)
         _, at, _, count, _, to = arguments
-        given, factor, target = write.array(0), write.of(write.array(2), 0), write.array(4)
+        source, factor, target = write.array(0), write.of(write.array(2), 0), write.array(4)
 
         def body(k: Any, _: list[Any]) -> list[Any]:
-            write.put(builder.fmul(write.of(given, at, k), factor), target, to, k)
+            write.put(builder.fmul(write.of(source, at, k), factor), target, to, k)
             return []
 
         return write.accumulate([], count, body)
@@ -244,10 +244,10 @@ def add_numbers(context: Any, x: Any, first: Any, count: Any, out: Any, to: Any)
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = LaneWriter(context, builder, signature, arguments)
         _, first, count, _, to = arguments
-        given, target = write.at(write.array(0), first), write.array(3)
+        source, target = write.at(write.array(0), first), write.array(3)
 
         def body(k: Any, _: list[Any]) -> list[Any]:
-            total = builder.fadd(write.of(target, to, k), write.spread(write.number(given, k)))
+            total = builder.fadd(write.of(target, to, k), write.spread(write.number(source, k)))
             write.put(total, target, to, k)
             return []
 
@@ -263,11 +263,11 @@ def add_square_sums(context: Any, x: Any, at: Any, width: Any, steps: Any, out: 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = LaneWriter(context, builder, signature, arguments)
         _, at, width, steps, _, to = arguments
-        given, target = write.array(0), write.array(4)
+        source, target = write.array(0), write.array(4)
 
         def body(k: Any, sums: list[Any]) -> list[Any]:
             here = builder.add(at, builder.mul(k, width))
-            values = [write.of(given, here, r) for r in range(_ROWS)]
+            values = [write.of(source, here, r) for r in range(_ROWS)]
             return [write.fused(value, value, total) for value, total in zip(values, sums, strict=True)]
 
         return write.accumulate([write.cell(target, to, r) for r in range(_ROWS)], steps, body)
@@ -399,9 +399,9 @@ def _back(context: Any, m: Any, place: Any, diagonal: Any, count: Any, x: Any, t
 @numba.njit(nogil=True, cache=True)
 def substitute(m: Any, width: int, size: int, out: Any) -> None:
     """Fills ``out`` [size, LANES], flat, with U^-1 z, where ``m`` holds [U | z], as of :func:`eliminate`."""
-    for one in range(size - 1, -1, -1):
-        diagonal = one * width + one
-        _back(m, diagonal + 1, diagonal, size - 1 - one, out, one)  # type: ignore[call-arg]
+    for row in range(size - 1, -1, -1):
+        diagonal = row * width + row
+        _back(m, diagonal + 1, diagonal, size - 1 - row, out, row)  # type: ignore[call-arg]
 
 
 @numba.njit(nogil=True, cache=True)

@@ -71,20 +71,20 @@ def unpack(packed: npt.NDArray[np.uint8], count: int, width: int) -> npt.NDArray
         padded[:, : source.shape[1]] = source
         wide = np.zeros((rows, groups, width + 2), dtype=np.uint32)
         wide[:, :, :width] = padded.reshape(rows, groups, width)
-        found = np.empty((rows, groups, _GROUP), dtype=np.uint16)
+        unpacked_groups = np.empty((rows, groups, _GROUP), dtype=np.uint16)
         for place in range(_GROUP):
             byte, shift = _window(place, width)
             window = (wide[:, :, byte] << np.uint32(16)) | (wide[:, :, byte + 1] << np.uint32(8)) | wide[:, :, byte + 2]
-            found[:, :, place] = (window >> shift) & mask
-        part[...] = found.reshape(rows, groups * _GROUP)[:, : part.shape[1]]
+            unpacked_groups[:, :, place] = (window >> shift) & mask
+        part[...] = unpacked_groups.reshape(rows, groups * _GROUP)[:, : part.shape[1]]
     return numbers
 
 
 def spare_bits(packed: npt.NDArray[np.uint8], count: int, width: int) -> npt.NDArray[np.bool_]:
     """Whether a row uint8 [rows, bytes] has a bit set after its last number, bool [rows]."""
     spare = packed.shape[1] * 8 - count * width
-    found: npt.NDArray[np.bool_] = (packed[:, -1] & np.uint8((1 << spare) - 1)) != 0
-    return found
+    spare_set: npt.NDArray[np.bool_] = (packed[:, -1] & np.uint8((1 << spare) - 1)) != 0
+    return spare_set
 
 
 def _window(place: int, width: int) -> tuple[int, np.uint32]:

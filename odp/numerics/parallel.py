@@ -31,11 +31,11 @@ def processors(threads: int | None = None) -> int:
     if threads is not None:
         _validate.integer(threads=threads, low=1, high=1024)
         return threads
-    given = os.environ.get("ODP_THREADS", "")
-    if given:
-        if not given.isdecimal() or not int(given):
-            raise ConfigurationError(f"Expected ODP_THREADS={given!r} to be a number of threads")
-        return int(given)
+    setting = os.environ.get("ODP_THREADS", "")
+    if setting:
+        if not setting.isdecimal() or not int(setting):
+            raise ConfigurationError(f"Expected ODP_THREADS={setting!r} to be a number of threads")
+        return int(setting)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

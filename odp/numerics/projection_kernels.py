@@ -56,9 +56,9 @@ def _update(context: Any, m: Any, place: Any, row: Any, count: Any, v: Any, p: A
         write.put(diagonal, matrix, place)
         total = write.fused(diagonal, w, write.of(ys, row))
         write.put(total, ys, row)
-        one = ir.Constant(write.whole, 1)
+        unit = ir.Constant(write.whole, 1)
         with builder.if_then(builder.icmp_signed(">", count, ir.Constant(write.whole, 0))):
-            place, row = builder.add(place, one), builder.add(row, one)
+            place, row = builder.add(place, unit), builder.add(row, unit)
             write.accumulate([write.cell(ys, arguments[2])], count, body)
         return context.get_dummy_value()
 
@@ -76,15 +76,15 @@ def _counts(context: Any, d: Any, squares: Any, shift: Any, state: Any, steps: A
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = LaneWriter(context, builder, signature, arguments)
         diagonal, couplings, table, sums = (write.array(number) for number in range(4))
-        shifts = [write.of(table, one) for one in range(_GROUP)]
-        zero, one = write.constant(0.0), write.constant(1.0)
+        shifts = [write.of(table, vector) for vector in range(_GROUP)]
+        zero, unit = write.constant(0.0), write.constant(1.0)
 
         def body(step: Any, sums: list[Any]) -> list[Any]:
             middle, square = write.of(diagonal, step), write.of(couplings, step)
             pivots, counts = [], []
             for number in range(_GROUP):
                 pivot = builder.fsub(builder.fsub(middle, shifts[number]), builder.fdiv(square, sums[number]))
-                below = builder.select(builder.fcmp_ordered("<", pivot, zero), one, zero)
+                below = builder.select(builder.fcmp_ordered("<", pivot, zero), unit, zero)
                 pivots.append(pivot)
                 counts.append(builder.fadd(sums[_GROUP + number], below))
             return pivots + counts
@@ -110,7 +110,7 @@ def _refine(
         downs, ups, vector, states = (write.array(number) for number in (5, 6, 7, 8))
         place, size = arguments[4], arguments[9]
         value = write.of(shifts, place)
-        zero, one, first = write.constant(0.0), write.constant(1.0), ir.Constant(write.whole, 1)
+        zero, unit, first = write.constant(0.0), write.constant(1.0), ir.Constant(write.whole, 1)
         last = builder.sub(size, first)
 
         def spread(number: Any) -> Any:
@@ -136,21 +136,21 @@ def _refine(
             here = spread(index)
             ratio = builder.fneg(builder.fdiv(write.of(edges, edge), pivot))
             beyond = builder.fcmp_ordered(relation, here, where)
-            start = builder.select(builder.fcmp_ordered("==", here, where), one, zero)
+            start = builder.select(builder.fcmp_ordered("==", here, where), unit, zero)
             return beyond, builder.select(beyond, builder.fmul(before, ratio), start)
 
         def upward(step: Any, sums: list[Any]) -> list[Any]:
             index = builder.sub(last, step)
-            _, found = grown(index, index, write.of(downs, index), sums[0], "<")
-            write.put(found, vector, index)
-            return [found]
+            _, component = grown(index, index, write.of(downs, index), sums[0], "<")
+            write.put(component, vector, index)
+            return [component]
 
         def downward(step: Any, sums: list[Any]) -> list[Any]:
             edge = builder.select(builder.icmp_signed(">", step, ir.Constant(write.whole, 0)), step, first)
-            beyond, found = grown(step, builder.sub(edge, first), write.of(ups, step), sums[0], ">")
-            whole = builder.select(beyond, found, write.of(vector, step))
+            beyond, component = grown(step, builder.sub(edge, first), write.of(ups, step), sums[0], ">")
+            whole = builder.select(beyond, component, write.of(vector, step))
             write.put(whole, vector, step)
-            return [found, write.fused(whole, whole, sums[1])]
+            return [component, write.fused(whole, whole, sums[1])]
 
         def normed(step: Any, _: list[Any]) -> list[Any]:
             write.put(builder.fmul(write.of(vector, step), scale), vector, step)
@@ -158,7 +158,7 @@ def _refine(
 
         cells = [write.cell(states, number) for number in range(2)]
         for cell in cells:
-            builder.store(one, cell, align=8)
+            builder.store(unit, cell, align=8)
         write.accumulate(cells, size, pivots)
         write.put(write.constant(float("inf")), states, 0)
         write.put(zero, states, 1)
@@ -170,7 +170,7 @@ def _refine(
         write.put(zero, states, 3)
         write.accumulate([write.cell(states, 2), write.cell(states, 3)], size, downward)
         norm = write.of(states, 3)
-        scale = builder.fdiv(one, write.root(norm))
+        scale = builder.fdiv(unit, write.root(norm))
         write.accumulate([], size, normed)
         write.put(builder.fadd(value, builder.fdiv(best, norm)), shifts, place)
         write.put(builder.fmul(write.absolute(best), scale), states, 0)
@@ -194,17 +194,17 @@ def _reflect(context: Any, v: Any, place: Any, count: Any, z: Any, start: Any, s
 
         def dots(step: Any, sums: list[Any]) -> list[Any]:
             here, row = write.of(reflector, place, step), builder.add(start, builder.mul(step, width))
-            return [write.fused(here, write.of(vectors, row, one), total) for one, total in enumerate(sums)]
+            return [write.fused(here, write.of(vectors, row, vector), total) for vector, total in enumerate(sums)]
 
         def taken(step: Any, _: list[Any]) -> list[Any]:
             here, row = write.of(reflector, place, step), builder.add(start, builder.mul(step, width))
-            for one, length in enumerate(lengths):
-                write.put(write.fused(here, length, write.of(vectors, row, one)), vectors, row, one)
+            for vector, length in enumerate(lengths):
+                write.put(write.fused(here, length, write.of(vectors, row, vector)), vectors, row, vector)
             return []
 
-        for one in range(_GROUP):
-            write.put(write.constant(0.0), states, one)
-        cells = [write.cell(states, one) for one in range(_GROUP)]
+        for index in range(_GROUP):
+            write.put(write.constant(0.0), states, index)
+        cells = [write.cell(states, number) for number in range(_GROUP)]
         write.accumulate(cells, count, dots)
         lengths = [builder.fneg(length) for length in write.loaded(cells)]
         write.accumulate([], count, taken)
@@ -224,7 +224,7 @@ def _reflector(context: Any, m: Any, place: Any, count: Any, v: Any, edge: Any) 
         write = LaneWriter(context, builder, signature, arguments)
         matrix, reflectors, edges = (write.array(number) for number in (0, 3, 4))
         _, place, count, *_ = arguments
-        zero, one = write.constant(0.0), write.constant(1.0)
+        zero, unit = write.constant(0.0), write.constant(1.0)
 
         def square(step: Any, sums: list[Any]) -> list[Any]:
             value = write.of(matrix, place, step)
@@ -241,7 +241,7 @@ def _reflector(context: Any, m: Any, place: Any, count: Any, v: Any, edge: Any) 
         # v - e has the squared length 2 (norm^2 + |v[0]| norm); scaled so that I - v v' reflects.
         length = builder.fmul(norm, builder.fadd(norm, write.absolute(first)))
         positive = builder.fcmp_ordered(">", length, zero)
-        scale = builder.fdiv(one, write.root(builder.select(positive, length, one)))
+        scale = builder.fdiv(unit, write.root(builder.select(positive, length, unit)))
         scale = builder.select(positive, scale, zero)
         write.accumulate([], count, scaled)
         write.put(builder.fmul(builder.fsub(first, edge), scale), reflectors, place)
@@ -304,8 +304,8 @@ def _tridiagonal(m: Any, size: int, d: Any, e: Any, reflectors: Any, work: Any) 
         e[k * LANES : (k + 1) * LANES] = edge
         w[(k + 1) * LANES : size * LANES] = reflectors[(row + 1) * LANES : (row + 1 + count) * LANES]
         y[:] = 0.0
-        for one in range(k + 1, size):
-            _update(m, one * size + one, one, size - 1 - one, v, p, w, y)  # type: ignore[call-arg]
+        for column in range(k + 1, size):
+            _update(m, column * size + column, column, size - 1 - column, v, p, w, y)  # type: ignore[call-arg]
         v[:] = w
         p[:] = 0.0
         _combine(y, w, k + 1, count, p, edge)  # type: ignore[call-arg]
@@ -315,9 +315,9 @@ def _tridiagonal(m: Any, size: int, d: Any, e: Any, reflectors: Any, work: Any) 
 def _bracket(d: Any, squares: Any, size: int, bound: Any, negative: Any, first: int, work: Any, shift: Any) -> None:
     """Moves ``shift`` [_GROUP, LANES] near the eigenvalues number ``first`` on from below, of the negative ones."""
     far, near, state = work[0], work[1], work[2]
-    for one in range(_GROUP):
+    for vector in range(_GROUP):
         for lane in range(LANES):
-            far[one * LANES + lane], near[one * LANES + lane] = bound[lane], _NOTHING * bound[lane]
+            far[vector * LANES + lane], near[vector * LANES + lane] = bound[lane], _NOTHING * bound[lane]
     for step in range(_BISECTIONS + 1):
         for place in range(_GROUP * LANES):
             shift[place] = -np.sqrt(far[place] * near[place])  # eigenvalues may be of very different sizes
@@ -326,10 +326,10 @@ def _bracket(d: Any, squares: Any, size: int, bound: Any, negative: Any, first: 
         state[: _GROUP * LANES] = 1.0
         state[_GROUP * LANES :] = 0.0
         _counts(d, squares, shift, state, size)  # type: ignore[call-arg]
-        for one in range(_GROUP):
+        for vector in range(_GROUP):
             for lane in range(LANES):
-                place = one * LANES + lane
-                if state[_GROUP * LANES + place] > min(first + one, negative[lane] - 1):
+                place = vector * LANES + lane
+                if state[_GROUP * LANES + place] > min(first + vector, negative[lane] - 1):
                     near[place] = -shift[place]
                 else:
                     far[place] = -shift[place]
@@ -373,35 +373,37 @@ def _project_lanes(
             most = max(most, int(negative[lane]))
     for first in range(0, most, _GROUP):
         _bracket(d, squares, size, bound, negative, first, brackets, shift)
-        for one in range(_GROUP):
+        for vector in range(_GROUP):
             for _ in range(_REFINEMENTS):
-                _refine(d, e, squares, shift, one, down, up, z, state, size)  # type: ignore[call-arg]
+                _refine(d, e, squares, shift, vector, down, up, z, state, size)  # type: ignore[call-arg]
             for lane in range(LANES):
-                if first + one < negative[lane]:
+                if first + vector < negative[lane]:
                     good[lane] = good[lane] and state[lane] <= _ROUNDING * bound[lane]
             for row in range(size):
-                here, there = (row * _GROUP + one) * LANES, row * LANES
+                here, there = (row * _GROUP + vector) * LANES, row * LANES
                 group[here : here + LANES] = z[there : there + LANES]
         for k in range(size - 3, -1, -1):
             _reflect(reflectors, k * size + k + 1, size - 1 - k, group, (k + 1) * _GROUP, state)  # type: ignore[call-arg]
-        for one in range(_GROUP):
+        for vector in range(_GROUP):
             for row in range(size):
                 for lane in range(LANES):
                     # A lane that has no such eigenvalue, or failed, takes nothing away.
-                    used = first + one < negative[lane] and good[lane]
-                    value = group[(row * _GROUP + one) * LANES + lane] if used else 0.0
-                    vectors[((first + one) * size + row) * LANES + lane] = value
-                    opposite[((first + one) * size + row) * LANES + lane] = (
-                        -shift[one * LANES + lane] * value if used else 0.0
+                    used = first + vector < negative[lane] and good[lane]
+                    value = group[(row * _GROUP + vector) * LANES + lane] if used else 0.0
+                    vectors[((first + vector) * size + row) * LANES + lane] = value
+                    opposite[((first + vector) * size + row) * LANES + lane] = (
+                        -shift[vector * LANES + lane] * value if used else 0.0
                     )
     if not most:
         return
-    for one in range(most):
-        for two in range(one):
+    for vector in range(most):
+        for other in range(vector):
             for lane in range(LANES):
                 cosine = 0.0
                 for row in range(size):
-                    cosine += vectors[(one * size + row) * LANES + lane] * vectors[(two * size + row) * LANES + lane]
+                    cosine += (
+                        vectors[(vector * size + row) * LANES + lane] * vectors[(other * size + row) * LANES + lane]
+                    )
                 good[lane] = good[lane] and abs(cosine) < _SKEW
     place = 0
     for row in range(size):

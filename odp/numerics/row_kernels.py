@@ -38,8 +38,8 @@ class _Writer:
 
     def array(self, place: int) -> Any:
         """Where the data of an argument begin."""
-        given = self._signature.args[place], self._arguments[place]
-        return cgutils.create_struct_proxy(given[0])(self._context, self.builder, given[1]).data
+        argument = self._signature.args[place], self._arguments[place]
+        return cgutils.create_struct_proxy(argument[0])(self._context, self.builder, argument[1]).data
 
     def at(self, pointer: Any, offset: Any, kind: Any) -> Any:
         """A pointer to the vector of this kind, ``offset`` numbers on."""
@@ -87,14 +87,14 @@ class _Writer:
         added = body(build.mul(step, ir.Constant(_WHOLE, max(1, terms) * _WIDTH)))
         following = build.add(step, ir.Constant(_WHOLE, 1))
         step.add_incoming(following, loop)
-        found = []
+        summed = []
         for total, value in zip(sums, added, strict=True):
             total.add_incoming(ir.Constant(_DOUBLES, [0.0] * _WIDTH), before)
-            found.append(build.fadd(total, value))
-            total.add_incoming(found[-1], loop)
+            summed.append(build.fadd(total, value))
+            total.add_incoming(summed[-1], loop)
         build.cbranch(build.icmp_signed("<", following, steps), loop, after)
         build.position_at_end(after)
-        return found
+        return summed
 
 
 def _words(number: Any) -> Any:
@@ -110,12 +110,12 @@ def _square_lanes(context: Any, row: Any, steps: Any, scale: Any, lanes: Any) ->
         source, scales = write.array(0), write.spread(arguments[2], _DOUBLES)
 
         def body(offset: Any) -> list[Any]:
-            found = []
+            lane_squares = []
             for half in range(LANES // _WIDTH):
                 here = builder.add(offset, ir.Constant(_WHOLE, half * _WIDTH))
                 value = builder.fmul(builder.fpext(write.load(source, here, _SINGLES), _DOUBLES), scales)
-                found.append(builder.fmul(value, value))
-            return found
+                lane_squares.append(builder.fmul(value, value))
+            return lane_squares
 
         for half, total in enumerate(write.summed(arguments[1], LANES // _WIDTH, body)):
             write.store(total, write.array(3), ir.Constant(_WHOLE, half * _WIDTH))

@@ -52,18 +52,18 @@ def sort(words: UInt64Array) -> None:
         size *= 2
 
 
-def compact(kept: Int64Array, columns: Int64Array) -> None:
+def compact(chosen: Int64Array, columns: Int64Array) -> None:
     """Moves the kept positions of every column to the front, in their order; zeros follow.
 
     Args:
-      kept: int64 [n], 1 where a position is kept, else 0.
+      chosen: int64 [n], 1 where a position is kept, else 0.
       columns: int64 [c, n], changed in place.
     """
-    length = len(kept)
+    length = len(chosen)
     # How far to the left a position goes: as many places as were not kept before it. Rightmost bit: kept at all.
-    distance = np.add.accumulate(1 - kept)
-    route = ((distance << 1) | 1) * kept
-    columns *= kept
+    distance = np.add.accumulate(1 - chosen)
+    route = ((distance << 1) | 1) * chosen
+    columns *= chosen
     for bit in range((length - 1).bit_length()):
         # Lowest bit first: then two kept positions never meet.
         step = 1 << bit

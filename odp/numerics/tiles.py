@@ -44,8 +44,8 @@ class Writer:
 
     def array(self, place: int) -> Any:
         """Where the data of an argument begin."""
-        given = self._signature.args[place], self._arguments[place]
-        return cgutils.create_struct_proxy(given[0])(self._context, self._builder, given[1]).data
+        argument = self._signature.args[place], self._arguments[place]
+        return cgutils.create_struct_proxy(argument[0])(self._context, self._builder, argument[1]).data
 
     def at(self, pointer: Any, *offsets: Any) -> Any:
         """``pointer`` moved on by offsets, whole numbers or integers of the program."""
@@ -70,9 +70,9 @@ class Writer:
         alone = self._builder.insert_element(self._undefined, number, ir.Constant(ir.IntType(32), 0))
         return self._builder.shuffle_vector(alone, self._undefined, self._zeros)
 
-    def fused(self, one: Any, two: Any, three: Any) -> Any:
-        """one * two + three."""
-        return self._builder.call(self._fused, [one, two, three])
+    def fused(self, left: Any, right: Any, addend: Any) -> Any:
+        """left * right + addend."""
+        return self._builder.call(self._fused, [left, right, addend])
 
     def accumulate(self, cells: list[Any], steps: Any, body: Callable[[Any, list[Any]], list[Any]]) -> Any:
         """Keeps ``cells`` in registers while ``body(step, sums)`` renews them, ``steps`` >= 1 times."""
@@ -150,7 +150,9 @@ def _outer_tile(vectors: int) -> Any:
             def body(step: Any, sums: list[Any]) -> list[Any]:
                 point = write.at(points, write.number(places, step))
                 scale = write.spread(write.number(scales, step))
-                right = [builder.fmul(one, scale) for one in write.loaded(write.vectors(write.at(point, j), vectors))]
+                right = [
+                    builder.fmul(vector, scale) for vector in write.loaded(write.vectors(write.at(point, j), vectors))
+                ]
                 updated = []
                 for row in range(LANES):
                     left = write.spread(write.number(point, i, row))
@@ -182,8 +184,8 @@ def _pair_tile(vectors: int) -> Any:
                 right = write.loaded(write.vectors(write.at(points, write.number(places, step), j), vectors))
                 pair = write.at(coefficients, step, step)
                 both = [write.spread(write.number(pair, row)) for row in range(2)]
-                terms = [(row, one) for row in both for one in right]
-                return [write.fused(row, one, total) for (row, one), total in zip(terms, sums, strict=True)]
+                terms = [(row, vector) for row in both for vector in right]
+                return [write.fused(row, vector, total) for (row, vector), total in zip(terms, sums, strict=True)]
 
             return write.accumulate(cells, steps, body)
 
@@ -231,12 +233,12 @@ def _finish(context: Any, m: Any, start: Any, ldm: Any, factors: Any, vectors: A
         def body(step: Any, _: list[Any]) -> list[Any]:
             moved = builder.mul(step, ir.Constant(write.whole, LANES))
             cells = [write.vectors(write.at(row, moved), 1)[0] for row in rows]
-            found: list[Any] = []
+            solved: list[Any] = []
             for row, value in enumerate(write.loaded(cells)):
                 for other in range(row):
-                    value = write.fused(factors[other, row], found[other], value)
-                found.append(builder.fmul(value, factors[row, row]))
-            for cell, value in zip(cells, found, strict=True):
+                    value = write.fused(factors[other, row], solved[other], value)
+                solved.append(builder.fmul(value, factors[row, row]))
+            for cell, value in zip(cells, solved, strict=True):
                 builder.store(value, cell, align=8)
             return []
 
@@ -295,19 +297,19 @@ def add_pairs(x: Any, places: Any, coefficients: Any, width: int, c: Any, steps:
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz", "reassoc"})
-def _product(one: Any, two: Any) -> float:
+def _product(left: Any, right: Any) -> float:
     total = 0.0
-    for place in range(len(one)):
-        total += one[place] * two[place]
+    for place in range(len(left)):
+        total += left[place] * right[place]
     return total
 
 
 @numba.njit(nogil=True, cache=True)
 def substitute(m: Any, width: int, size: int, out: Any) -> None:
     """Fills ``out`` [size] with U^-1 z, where ``m`` holds [U | z], as of :func:`eliminate`."""
-    for one in range(size - 1, -1, -1):
-        row = m[one * width : one * width + size + 1]
-        out[one] = (row[size] - _product(row[one + 1 : size], out[one + 1 : size])) / row[one]
+    for index in range(size - 1, -1, -1):
+        row = m[index * width : index * width + size + 1]
+        out[index] = (row[size] - _product(row[index + 1 : size], out[index + 1 : size])) / row[index]
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"})
@@ -347,8 +349,8 @@ def eliminate(m: Any, width: int, size: int, last: Any) -> bool:
             for column in range(row + 1, end):
                 value = m[row * width + column]
                 for step in range(row - block):
-                    two = factors[step * TILE_ROWS + column - block]
-                    value -= factors[step * TILE_ROWS + row - block] * two
+                    factor = factors[step * TILE_ROWS + column - block]
+                    value -= factors[step * TILE_ROWS + row - block] * factor
                 factors[here + column - row] = value * scale
             factors[here] = scale
         for place in range(TILE_ROWS):

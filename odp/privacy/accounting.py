@@ -401,19 +401,19 @@ def _renyi(counts: Mapping[Event, int], left: float) -> float:
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    found = _compose(accountant, counts, left, capped=False)
+    bound = _compose(accountant, counts, left, capped=False)
     overflow = composition.overflow_delta(counts)
     for _ in range(_MOST_STEPS):
-        remaining = left - math.exp(min(found, _LARGEST_EXPONENT)) * overflow
+        remaining = left - math.exp(min(bound, _LARGEST_EXPONENT)) * overflow
         if remaining <= 0.0:
             break
         needed = float(accountant.get_epsilon(remaining))
-        if needed <= found:
-            return found
-        found = needed * (1.0 + _RELATIVE_MARGIN)
+        if needed <= bound:
+            return bound
+        bound = needed * (1.0 + _RELATIVE_MARGIN)
     raise PrivacyError(
         f"A cap that is reached with a probability of {overflow:.2e} cannot be charged together with noise in shares at"
-        f" epsilon {found:.4g}: raise the cap"
+        f" epsilon {bound:.4g}: raise the cap"
     )
 
 

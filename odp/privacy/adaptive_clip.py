@@ -163,7 +163,7 @@ class ClipState:
 
 def _rounded(clip: float) -> float:
     """To 24 bits: the last bits of an exponential differ from one processor to the next."""
-    found = float(np.float32(clip))
-    if not found > 0.0:
+    rounded = float(np.float32(clip))
+    if not rounded > 0.0:
         raise ConfigurationError(f"Expected clip={clip!r} to be > 0")
-    return found
+    return rounded

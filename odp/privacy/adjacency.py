@@ -86,5 +86,5 @@ def require_adjacency(name: object, holds: Sequence[Adjacency], mechanism: str) 
 
 def of_list(adjacencies: Iterable[Adjacency]) -> Adjacency:
     """The joint claim of a list of events, each under its own adjacency; ``zero_out_user`` for an empty list."""
-    found = set(adjacencies)
-    return found.pop() if len(found) == 1 else Adjacency.ZERO_OUT_USER
+    distinct = set(adjacencies)
+    return distinct.pop() if len(distinct) == 1 else Adjacency.ZERO_OUT_USER

@@ -18,36 +18,36 @@ _LARGEST_FACTOR = 1e6
 
 
 def epsilon_within(
-    who: str, spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float
+    who: str, spent: Mapping[Event, int], events: Sequence[Event], *, budget: float, delta: float
 ) -> float:
-    """Epsilon of ``spent``, with the count of each event, and ``asked`` together, if ``budget`` allows it.
+    """Epsilon of ``spent``, with the count of each event, and ``events`` together, if ``budget`` allows it.
 
     Raises:
         BudgetExceeded: it does not; the message holds what is spent, asked and budgeted, how many more rounds of this
             cost fit (none), and how much more noise would fit (rule P29).
         PrivacyError: what is added to delta uses it up.
     """
-    coarse, together = composition.COARSE_INTERVAL, _and(spent, asked)
-    after = accounting.epsilon(together, delta=delta, interval=coarse)
+    coarse, total = composition.COARSE_INTERVAL, _and(spent, events)
+    after = accounting.epsilon(total, delta=delta, interval=coarse)
     # Without sampled rounds there is no grid, and the first answer is the exact one.
-    if after <= budget + _COARSE_ERROR and any(isinstance(event, SampledRound) for event in together):
-        after = accounting.epsilon(together, delta=delta)
+    if after <= budget + _COARSE_ERROR and any(isinstance(event, SampledRound) for event in total):
+        after = accounting.epsilon(total, delta=delta)
     if after <= budget:
         return after
     before = accounting.epsilon(spent, delta=delta, interval=coarse)
     raise BudgetExceeded(
         f"The budget of {who} is epsilon={budget:g} at delta={delta:g}: {before:.6g} is spent,"
         f" this release would make it {after:.6g}; 0 more rounds of this cost fit; "
-        f"{_way_out(spent, asked, budget=budget, delta=delta)}"
+        f"{_way_out(spent, events, budget=budget, delta=delta)}"
     )
 
 
 def require_budget(
-    who: str, spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float
+    who: str, spent: Mapping[Event, int], events: Sequence[Event], *, budget: float, delta: float
 ) -> None:
-    """Returns if ``asked`` fits; as ``epsilon_within``, but faster if sampled rounds clearly fit."""
-    if accounting.epsilon(_and(spent, asked), delta=delta, interval=composition.COARSE_INTERVAL) > budget:
-        epsilon_within(who, spent, asked, budget=budget, delta=delta)
+    """Returns if ``events`` fits; as ``epsilon_within``, but faster if sampled rounds clearly fit."""
+    if accounting.epsilon(_and(spent, events), delta=delta, interval=composition.COARSE_INTERVAL) > budget:
+        epsilon_within(who, spent, events, budget=budget, delta=delta)
 
 
 def rounds_possible(spent: Mapping[Event, int], each: Sequence[Event], *, budget: float, delta: float) -> int:
@@ -116,26 +116,26 @@ def first_rounds_within(blocks: Sequence[tuple[int, Sequence[Event]]], *, budget
     return low
 
 
-def _and(spent: Mapping[Event, int], asked: Iterable[Event]) -> Counter[Event]:
-    together = Counter(spent)
-    together.update(asked)
-    return together
+def _and(spent: Mapping[Event, int], events: Iterable[Event]) -> Counter[Event]:
+    total = Counter(spent)
+    total.update(events)
+    return total
 
 
-def _way_out(spent: Mapping[Event, int], asked: Sequence[Event], *, budget: float, delta: float) -> str:
-    """The factor on the noise with which ``asked`` would fit, rounded up."""
-    if all(isinstance(event, GaussianRelease) for event in (*spent, *asked)):
+def _way_out(spent: Mapping[Event, int], wanted: Sequence[Event], *, budget: float, delta: float) -> str:
+    """The factor on the noise with which ``wanted`` would fit, rounded up."""
+    if all(isinstance(event, GaussianRelease) for event in (*spent, *wanted)):
         before = tuple(Counter(spent).elements())
-        coordinates = accounting.noised_coordinates((*before, *asked))
+        coordinates = accounting.noised_coordinates((*before, *wanted))
         allowed = accounting.mu_for(epsilon=budget, delta=delta, coordinates=coordinates)
         left = allowed**2 - accounting.mu(before) ** 2
         if left <= 0.0:
             return "the budget is used up: no noise makes it fit"
-        times = accounting.mu(asked) / math.sqrt(left)
+        times = accounting.mu(wanted) / math.sqrt(left)
         return f"with {math.ceil(1000 * times) / 1000:.3f} times the noise it would fit"
 
-    noisy = [event for event in asked if not isinstance(event, (LocalReport, ShuffledReports))]
-    if len(noisy) < len(asked):
+    noisy = [event for event in wanted if not isinstance(event, (LocalReport, ShuffledReports))]
+    if len(noisy) < len(wanted):
         return "the devices randomise their reports: take a smaller epsilon of each report, or more reports at least"
 
     def fits(factor: float) -> bool:

@@ -134,10 +134,10 @@ def epsilon(events: Mapping[Event, int], *, delta_left: float, interval: float |
     ordered = sorted(groups.items(), key=lambda group: (group[0][1], group[0][0].probability, group[0][0].cap))
     step = interval_for(events) if interval is None else interval
     composed = _composed(tuple(ordered), math.sqrt(square), step)
-    found = max(0.0, float(composed.get_epsilon_for_delta(delta_left)))
-    if not math.isfinite(found):
+    bound = max(0.0, float(composed.get_epsilon_for_delta(delta_left)))
+    if not math.isfinite(bound):
         raise PrivacyError(f"No finite epsilon at delta={delta_left:.3g}: add noise, or plan fewer rounds")
-    return found
+    return bound
 
 
 @functools.lru_cache(maxsize=4)  # the budgets of a charge ask for the same lists; some 20 MB each
@@ -146,8 +146,8 @@ def _composed(groups: Sequence[_Group], total_mu: float, interval: float) -> Pri
 
     composed = None
     for (sampling, multiplier), times in groups:
-        one = _one_round(sampling, multiplier, interval)
-        several = one if times == 1 else one.self_compose(times)
+        single_round = _one_round(sampling, multiplier, interval)
+        several = single_round if times == 1 else single_round.self_compose(times)
         composed = several if composed is None else composed.compose(several)
     if total_mu:
         gaussian = pld.from_gaussian_mechanism(1.0 / total_mu, value_discretization_interval=interval)

@@ -154,14 +154,14 @@ class StreamRelease(GaussianRelease):
 
     def to_json(self) -> dict[str, object]:
         """Plain values, keys sorted; bytes as lower-case hexadecimal."""
-        own = {
+        stream_terms = {
             "matrix_sha256": self.matrix_sha256.hex(),
             "mechanism": MATRIX,
             "most": self.most,
             "rounds": self.rounds,
             "separation": self.separation,
         }
-        return dict(sorted({**super().to_json(), **own}.items()))
+        return dict(sorted({**super().to_json(), **stream_terms}.items()))
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,9 @@ Event = NoisedEvent | LocalReport | ShuffledReports
 def scaled(event: NoisedEvent, factor: float) -> NoisedEvent:
     """The same event with ``factor`` times the noise."""
     if isinstance(event, SampledRound):
-        noisier = tuple(dataclasses.replace(one, noise_std=factor * one.noise_std) for one in event.releases)
+        noisier = tuple(
+            dataclasses.replace(release, noise_std=factor * release.noise_std) for release in event.releases
+        )
         return SampledRound(noisier, event.sampling)
     return dataclasses.replace(event, noise_std=factor * event.noise_std)
 
@@ -414,10 +416,10 @@ def from_json(value: object) -> Event:
         if sampled.adjacency is not adjacency:
             raise PrivacyError(f"adjacency={adjacency.value!r} of a sampled round is not that of its releases")
         return sampled
-    given = {**{key: value[key] for key in keys if key != "mechanism"}, "adjacency": adjacency}
+    fields = {**{key: value[key] for key in keys if key != "mechanism"}, "adjacency": adjacency}
     if mechanism == MATRIX:
-        return StreamRelease(**{**given, "matrix_sha256": _sha256(given["matrix_sha256"])})
-    return _UNIFORM[mechanism](**given)
+        return StreamRelease(**{**fields, "matrix_sha256": _sha256(fields["matrix_sha256"])})
+    return _UNIFORM[mechanism](**fields)
 
 
 def _fitting(name: object, mechanism: str) -> Adjacency:
@@ -433,8 +435,8 @@ def _sha256(value: object) -> bytes:
 
 
 def _gaussians(value: object) -> tuple[GaussianRelease, ...]:
-    found = tuple(from_json(item) for item in value) if isinstance(value, list) else ()
-    gaussians = tuple(event for event in found if isinstance(event, GaussianRelease))
-    if len(gaussians) != len(found) or not gaussians:
+    events = tuple(from_json(item) for item in value) if isinstance(value, list) else ()
+    gaussians = tuple(event for event in events if isinstance(event, GaussianRelease))
+    if len(gaussians) != len(events) or not gaussians:
         raise ConfigurationError("Expected the releases of a sampled round to be a list of gaussian events")
     return gaussians

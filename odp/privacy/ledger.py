@@ -66,7 +66,7 @@ class Ledger:
         Raises:
             BudgetExceeded, PrivacyError, ConfigurationError: as ``LedgerState.charge``; or the round is void.
         """
-        asked = {
+        wanted = {
             "id_set_sha256": id_set_sha256, "noise_id": noise_id, "events": tuple(events),
             "contributions": contributions, "task_budget": task_budget,
         }  # fmt: skip
@@ -81,7 +81,7 @@ class Ledger:
         where, standing = f"round {round} of task {task_id}", self.state.find(task_id, round)
         if standing is not None and standing.state is ReleaseState.VOID:
             raise PrivacyError(f"The {where} is void: its charge stays, and it can have no release; open another round")
-        for name, value in asked.items():
+        for name, value in wanted.items():
             if getattr(recorded, name) != value:
                 raise PrivacyError(
                     f"The {where} was charged with another {name} and is released once; open another round"

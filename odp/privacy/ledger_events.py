@@ -75,7 +75,7 @@ def joined(rounds: Iterable[tuple[int, Iterable[LedgerEvent]]]) -> tuple[Event, 
 
     Whoever joins any release of a stream is charged for all of it, and once, also without the round that opened it.
     """
-    found: list[Event] = []
+    cost: list[Event] = []
     streams: set[tuple[StreamRelease, int]] = set()
     for round, events in rounds:
         for event in events:
@@ -84,12 +84,12 @@ def joined(rounds: Iterable[tuple[int, Iterable[LedgerEvent]]]) -> tuple[Event, 
             elif isinstance(event, StreamRelease):
                 opened = (event, round)
             else:
-                found.append(event)
+                cost.append(event)
                 continue
             if opened not in streams:
                 streams.add(opened)
-                found.append(opened[0])
-    return tuple(found)
+                cost.append(opened[0])
+    return tuple(cost)
 
 
 def from_json(value: object) -> LedgerEvent:

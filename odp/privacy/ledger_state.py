@@ -59,12 +59,12 @@ class LedgerHead:
             value = json.loads(data.decode("ascii"))
             _validate.identifier(population=value["population"])
             _validate.integer(low=0, high=2**53, entries=value["entries"])
-            found = LedgerHead(value["population"], value["entries"], bytes.fromhex(value["head"]))
+            head = LedgerHead(value["population"], value["entries"], bytes.fromhex(value["head"]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StateError(f"The head of a privacy ledger cannot be read: {type(error).__name__}: {error}") from error
-        if found.encode() != data or len(found.sha256) != 32:
+        if head.encode() != data or len(head.sha256) != 32:
             raise StateError(f"Expected the head of a privacy ledger of format {FORMAT!r}")
-        return found
+        return head
 
 
 class Standing(NamedTuple):
@@ -115,14 +115,14 @@ class LedgerState:
         self._events: Counter[Event] = Counter()
         self._accounts: dict[str, Account] = {}
         # Tasks whose account no copy of this object shares.
-        self._own: set[str] = set()
+        self._unshared: set[str] = set()
 
     def copy(self) -> LedgerState:
         """An independent copy; the two share what neither changes."""
         other = LedgerState(self.head.population)
         other.head, other.charges, other.largest_cohort = self.head, self.charges, self.largest_cohort
         other._events, other._accounts = self._events.copy(), dict(self._accounts)
-        self._own = set()
+        self._unshared = set()
         return other
 
     @property
@@ -226,13 +226,13 @@ class LedgerState:
         if not events:
             raise ConfigurationError(_FREE)
         self._check_terms(task_id, task_budget, population_budget, population_size)
-        own, (whose, spent, budget) = self._claims(task_id, task_budget, population_budget)
+        task_claim, (whose, spent, budget) = self._claims(task_id, task_budget, population_budget)
         if promised:
             whose, spent = (
                 f"{whose}, with what its tasks under way will spend,",
                 Counter(spent) + Counter(charged(promised)),
             )
-        for who, before, limit in (own, (whose, spent, budget)):
+        for who, before, limit in (task_claim, (whose, spent, budget)):
             budget_check.require_budget(who, before, charged(events), budget=limit.epsilon, delta=limit.delta)
 
     def advance(self, *, task_id: str, round: int, state: ReleaseState, release_sha256: bytes = b"") -> Entry | None:
@@ -283,10 +283,10 @@ class LedgerState:
             streams = advanced(self._streams(entry.task_id), entry.events, round=entry.round)
         except PrivacyError as error:
             raise StateError(f"{where} cannot follow those before it: {error}") from error
-        if account is None or entry.task_id not in self._own:
+        if account is None or entry.task_id not in self._unshared:
             account = Account(entry.task_budget) if account is None else account.copy()
             self._accounts[entry.task_id] = account
-            self._own.add(entry.task_id)
+            self._unshared.add(entry.task_id)
         account.rounds[entry.round] = Standing(
             entry.state, entry.contributions, entry.release_sha256, entry if charges else None
         )

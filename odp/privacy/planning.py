@@ -67,7 +67,7 @@ class Question:
             raise ConfigurationError("Expected a population with cohort or probability: sampling is of a population")
 
     @property
-    def drawn(self) -> float:
+    def sampling_rate(self) -> float:
         """Probability of a contribution to count; 1 without sampling."""
         if self.probability is not None:
             return self.probability
@@ -93,28 +93,28 @@ def answer(question: Question) -> dict[str, Any]:
     if question.population is not None:
         accounting.check_delta(delta, question.population)
     query = _Query(question.clip, question.dimension, question.population, delta)
-    drawn, epsilon, sigma, rounds = question.drawn, question.epsilon, question.sigma, question.rounds
+    sampling_rate, epsilon, sigma, rounds = question.sampling_rate, question.epsilon, question.sigma, question.rounds
     if rounds is not None and sigma is not None:
         if epsilon is None:
-            return _described(query, "epsilon", drawn, sigma, rounds, question)
+            return _described(query, "epsilon", sampling_rate, sigma, rounds, question)
         if question.population is None or question.cohort is not None or question.probability is not None:
-            if query.epsilon(sigma, drawn, rounds) <= epsilon:
-                return _described(query, "nothing", drawn, sigma, rounds, question)
-            return _impossible(query, "nothing", drawn, question)
+            if query.epsilon(sigma, sampling_rate, rounds) <= epsilon:
+                return _described(query, "nothing", sampling_rate, sigma, rounds, question)
+            return _impossible(query, "nothing", sampling_rate, question)
         share = query.largest_probability(epsilon, sigma, rounds)
         if share is None:
-            return _impossible(query, "probability", drawn, question)
+            return _impossible(query, "probability", sampling_rate, question)
         return _described(query, "probability", share, sigma, rounds, question)
     if epsilon is not None and rounds is not None:
-        least = query.least_sigma(epsilon, drawn, rounds)
+        least = query.least_sigma(epsilon, sampling_rate, rounds)
         if least is None:
-            return _impossible(query, "sigma", drawn, question)
-        return _described(query, "sigma", drawn, least, rounds, question)
+            return _impossible(query, "sigma", sampling_rate, question)
+        return _described(query, "sigma", sampling_rate, least, rounds, question)
     if epsilon is not None and sigma is not None:
-        most = query.most_rounds(epsilon, sigma, drawn)
+        most = query.most_rounds(epsilon, sigma, sampling_rate)
         if not most:
-            return _impossible(query, "rounds", drawn, question)
-        return _described(query, "rounds", drawn, sigma, most, question)
+            return _impossible(query, "rounds", sampling_rate, question)
+        return _described(query, "rounds", sampling_rate, sigma, most, question)
     missing = [name for name in ("epsilon", "sigma", "rounds") if getattr(question, name) is None]
     raise ConfigurationError(f"Expected two of epsilon, sigma and rounds (missing: {', '.join(missing)})")
 
@@ -128,37 +128,39 @@ class _Query:
     population: int | None
     delta: float
 
-    def event(self, sigma: float, drawn: float, *, capped: bool = True) -> Event:
+    def event(self, sigma: float, sampling_rate: float, *, capped: bool = True) -> Event:
         release = GaussianRelease("mean", self.clip, sigma * self.clip, self.dimension)
-        if drawn >= 1.0:
+        if sampling_rate >= 1.0:
             return release
         if self.population is None:
             raise ConfigurationError("Expected a population with cohort or probability: sampling is of a population")
         cap = self.population
         if capped:
             cap = composition.truncation_cap(
-                probability=drawn, population_bound=self.population, rounds=_CAP_ROUNDS, delta=self.delta
+                probability=sampling_rate, population_bound=self.population, rounds=_CAP_ROUNDS, delta=self.delta
             )
-        return SampledRound((release,), Sampling(drawn, self.population, cap))
+        return SampledRound((release,), Sampling(sampling_rate, self.population, cap))
 
-    def epsilon(self, sigma: float, drawn: float, rounds: int) -> float:
-        return accounting.epsilon({self.event(sigma, drawn): rounds}, delta=self.delta)
+    def epsilon(self, sigma: float, sampling_rate: float, rounds: int) -> float:
+        return accounting.epsilon({self.event(sigma, sampling_rate): rounds}, delta=self.delta)
 
-    def least_sigma(self, budget: float, drawn: float, rounds: int) -> float | None:
+    def least_sigma(self, budget: float, sampling_rate: float, rounds: int) -> float | None:
         """The smallest sigma, rounded up; None above the sampler's range."""
         full = accounting.noise_multiplier_for(
             epsilon=budget, delta=self.delta, releases=rounds, coordinates=self.dimension * rounds
         )
         if full > _MOST_SIGMA:
             return None
-        if drawn >= 1.0:
+        if sampling_rate >= 1.0:
             return full
         most = (1.0 - 1e-9) / _LEAST_SIGMA
-        mu = largest_within(lambda mu: self.quick_epsilon(1.0 / mu, drawn, rounds), budget, start=1.0 / full, most=most)
+        mu = largest_within(
+            lambda mu: self.quick_epsilon(1.0 / mu, sampling_rate, rounds), budget, start=1.0 / full, most=most
+        )
         return (1.0 + 1e-6) / mu
 
-    def most_rounds(self, budget: float, sigma: float, drawn: float) -> int:
-        return rounds_possible({}, (self.event(sigma, drawn),), budget=budget, delta=self.delta)
+    def most_rounds(self, budget: float, sigma: float, sampling_rate: float) -> int:
+        return rounds_possible({}, (self.event(sigma, sampling_rate),), budget=budget, delta=self.delta)
 
     def largest_probability(self, budget: float, sigma: float, rounds: int) -> float | None:
         """The largest share of the population that may count; 1 where all may."""
@@ -172,9 +174,9 @@ class _Query:
             share *= 1.0 - 1e-4
         return share
 
-    def quick_epsilon(self, sigma: float, drawn: float, rounds: int) -> float:
+    def quick_epsilon(self, sigma: float, sampling_rate: float, rounds: int) -> float:
         """An upper bound of epsilon, quickly: a coarse grid, and no cap, which is hardly ever reached."""
-        event = self.event(sigma, drawn, capped=False)
+        event = self.event(sigma, sampling_rate, capped=False)
         return accounting.epsilon({event: rounds}, delta=self.delta, interval=composition.COARSE_INTERVAL)
 
 
@@ -184,27 +186,27 @@ def _for_population(question: Question) -> dict[str, Any]:
         raise ConfigurationError("Expected probability instead of cohort where the population is asked for")
     if question.error is None:
         raise ConfigurationError("Expected error: the wanted noise on the mean, over the clip")
-    population, found = 1000, {}
+    population, result = 1000, {}
     for _ in range(_MOST_TRIES):
-        found = answer(replace(question, population=population))
-        if found.get("error") is None:
-            return found
-        needed = max(1, math.ceil(population * found["error"] / question.error))
+        result = answer(replace(question, population=population))
+        if result.get("error") is None:
+            return result
+        needed = max(1, math.ceil(population * result["error"] / question.error))
         if needed <= population <= math.ceil(1.01 * needed):
             break
         if needed > _MOST_DEVICES:
             verdict = f"cannot be done: an error of {question.error:g} takes more than {_MOST_DEVICES:,} devices"
-            return found | {"possible": False, "verdict": verdict, "ways_out": []}
+            return result | {"possible": False, "verdict": verdict, "ways_out": []}
         population = needed
-    return found | {"solved_for": "population"}
+    return result | {"solved_for": "population"}
 
 
 def _described(
-    query: _Query, solved: str, drawn: float, sigma: float, rounds: int, question: Question
+    query: _Query, solved: str, sampling_rate: float, sigma: float, rounds: int, question: Question
 ) -> dict[str, Any]:
-    cohort = None if query.population is None else drawn * query.population
-    event, epsilon = query.event(sigma, drawn), query.epsilon(sigma, drawn, rounds)
-    found: dict[str, Any] = {
+    cohort = None if query.population is None else sampling_rate * query.population
+    event, epsilon = query.event(sigma, sampling_rate), query.epsilon(sigma, sampling_rate, rounds)
+    result: dict[str, Any] = {
         "solved_for": solved,
         "possible": True,
         "epsilon": epsilon,
@@ -212,7 +214,7 @@ def _described(
         "delta": query.delta,
         "population": query.population,
         "delta_times_population": None if query.population is None else query.delta * query.population,
-        "probability": drawn,
+        "probability": sampling_rate,
         "cohort": cohort,
         "cap": event.sampling.cap if isinstance(event, SampledRound) else None,
         "rounds": rounds,
@@ -225,52 +227,56 @@ def _described(
         "verdict": "population not given: the noise on the mean is unknown",
         "ways_out": [],
     }
-    if drawn < 1.0:
-        found["epsilon_without_amplification"] = query.epsilon(sigma, 1.0, rounds)
+    if sampling_rate < 1.0:
+        result["epsilon_without_amplification"] = query.epsilon(sigma, 1.0, rounds)
     if cohort is None or query.population is None:
-        return found
+        return result
     length = math.sqrt(query.dimension)
-    found["std_of_mean"], found["error"] = sigma / cohort, sigma * length / cohort
-    if drawn < 1.0 and (least := query.least_sigma(epsilon, 1.0, rounds)) is not None:
-        found["error_with_full_participation"] = least * length / query.population
+    result["std_of_mean"], result["error"] = sigma / cohort, sigma * length / cohort
+    if sampling_rate < 1.0 and (least := query.least_sigma(epsilon, 1.0, rounds)) is not None:
+        result["error_with_full_participation"] = least * length / query.population
     wanted = _DROWNED if question.error is None else question.error
-    found["verdict"] = f"the noise on a mean is {found['error']:.3g} of the clip"
-    if found["error"] > wanted * (1.0 + 1e-9):
+    result["verdict"] = f"the noise on a mean is {result['error']:.3g} of the clip"
+    if result["error"] > wanted * (1.0 + 1e-9):
         what = "drowns the signal" if wanted == _DROWNED else f"misses the wanted {wanted:g}"
-        found["verdict"] = f"cannot be done: {found['verdict']}, which {what}"
-        found["possible"] = False
-        found["ways_out"] = _ways_out(query, found, found["error"] / wanted)
+        result["verdict"] = f"cannot be done: {result['verdict']}, which {what}"
+        result["possible"] = False
+        result["ways_out"] = _ways_out(query, result, result["error"] / wanted)
     elif question.error is not None:
-        found["verdict"] += f", within the wanted {wanted:g}"
-    return found
+        result["verdict"] += f", within the wanted {wanted:g}"
+    return result
 
 
-def _ways_out(query: _Query, found: dict[str, Any], factor: float) -> list[str]:
+def _ways_out(query: _Query, result: dict[str, Any], factor: float) -> list[str]:
     """The single changes that would each give ``factor`` times less noise on the mean."""
-    drawn, rounds = found["probability"], found["rounds"]
-    ways = [f"a population of {math.ceil(found['population'] * factor):,} at the same probability and delta"]
-    quieter = found["sigma"] / factor
+    sampling_rate, rounds = result["probability"], result["rounds"]
+    ways = [f"a population of {math.ceil(result['population'] * factor):,} at the same probability and delta"]
+    quieter = result["sigma"] / factor
     if quieter >= _LEAST_SIGMA:
-        epsilon = query.quick_epsilon(quieter, drawn, rounds)
+        epsilon = query.quick_epsilon(quieter, sampling_rate, rounds)
         ways.append(f"epsilon = {epsilon:.3g}" + (", which protects nobody" if epsilon > _MEANINGLESS else ""))
     dimension = math.floor(query.dimension / factor**2)
     if dimension >= 1:
         ways.append(f"a dimension of {dimension:,}")
-    fewer = query.most_rounds(found["epsilon"], quieter, drawn) if rounds > 1 and quieter >= _LEAST_SIGMA else 0
+    fewer = (
+        query.most_rounds(result["epsilon"], quieter, sampling_rate) if rounds > 1 and quieter >= _LEAST_SIGMA else 0
+    )
     if fewer:
         ways.append(f"{fewer:,} rounds")
-    better = found.get("error_with_full_participation")
-    if better is not None and better < found["error"]:
+    better = result.get("error_with_full_participation")
+    if better is not None and better < result["error"]:
         ways.append(f"full participation: the noise on the mean is then {better:.3g} of the clip")
     return ways
 
 
-def _impossible(query: _Query, solved: str, drawn: float, question: Question) -> dict[str, Any]:
+def _impossible(query: _Query, solved: str, sampling_rate: float, question: Question) -> dict[str, Any]:
     """The answer if no value fits the budget."""
     rounds, budget, ways = question.rounds or 1, question.epsilon or 0.0, []
     if question.sigma is not None:
-        ways.append(f"epsilon = {query.epsilon(question.sigma, drawn, rounds):.4g} for {rounds} round(s) of this noise")
-    least = query.least_sigma(budget, drawn, rounds)
+        ways.append(
+            f"epsilon = {query.epsilon(question.sigma, sampling_rate, rounds):.4g} for {rounds} round(s) of this noise"
+        )
+    least = query.least_sigma(budget, sampling_rate, rounds)
     if least is not None:
         ways.append(f"sigma = {least:.6g} for {rounds} round(s)")
     if solved == "probability":
@@ -288,7 +294,7 @@ def _impossible(query: _Query, solved: str, drawn: float, question: Question) ->
     }
 
 
-def render_plan(found: Mapping[str, Any]) -> str:
+def render_plan(result: Mapping[str, Any]) -> str:
     """The answer as a table; the wanted number is marked."""
     rows = [
         ("epsilon", "epsilon", ".6g"), ("budget", "budget", ".6g"), ("delta", "delta", "g"),
@@ -303,9 +309,9 @@ def render_plan(found: Mapping[str, Any]) -> str:
         ("epsilon if the draw were not secret", "epsilon_without_amplification", ".6g"),
     ]  # fmt: skip
     lines = [
-        f"{'>' if key == found['solved_for'] else ' '} {label:<46}{format(found[key], form):>16}"
+        f"{'>' if key == result['solved_for'] else ' '} {label:<46}{format(result[key], form):>16}"
         for label, key, form in rows
-        if found.get(key) is not None
+        if result.get(key) is not None
     ]
-    lines += ["", found["verdict"], *(f"  it would take: {way}" for way in found["ways_out"])]
+    lines += ["", result["verdict"], *(f"  it would take: {way}" for way in result["ways_out"])]
     return "\n".join(lines) + "\n"

@@ -111,19 +111,19 @@ def lifetime_epsilon(events: Iterable[object]) -> float:
     Raises:
         PrivacyError: an event is not of a pure local randomiser, so there is no certificate.
     """
-    found = []
+    epsilons = []
     for event in events:
         if isinstance(event, LocalReport):
-            found.append(event.epsilon)
+            epsilons.append(event.epsilon)
         elif isinstance(event, ShuffledReports):
-            found.append(event.epsilon0)
+            epsilons.append(event.epsilon0)
         else:
             name = getattr(event, "name", type(event).__name__)
             raise PrivacyError(
                 f"{name} is not a report with pure epsilon: Gaussian noise, (epsilon, delta) and Renyi bounds give no"
                 " certificate against reconstruction; take a task of local trust"
             )
-    return math.fsum(found)
+    return math.fsum(epsilons)
 
 
 def projection_breach(
@@ -190,18 +190,18 @@ def dictionary_breach(
     for name, value in (("precision", precision), ("recall", recall)):
         _validate.within(low=0.0, high=1.0, **{name: value})
         _validate.positive(**{name: value})
-    found = np.asarray(probabilities, dtype=np.float64)
-    if found.ndim != 1 or not 1 <= found.size <= LARGEST_DICTIONARY:
+    chances = np.asarray(probabilities, dtype=np.float64)
+    if chances.ndim != 1 or not 1 <= chances.size <= LARGEST_DICTIONARY:
         raise ConfigurationError(
-            f"Expected probabilities of 1 to {LARGEST_DICTIONARY} items (got shape {found.shape}): merge rare items"
+            f"Expected probabilities of 1 to {LARGEST_DICTIONARY} items (got shape {chances.shape}): merge rare items"
         )
-    if not np.all((found >= 0.0) & (found <= 1.0)):
+    if not np.all((chances >= 0.0) & (chances <= 1.0)):
         raise ConfigurationError("Expected every probability of an item to be within [0, 1]")
-    best, size = _best_guess(np.sort(found)[::-1], precision, recall)
+    best, size = _best_guess(np.sort(chances)[::-1], precision, recall)
     return ReconstructionCertificate(
         epsilon=float(epsilon),
-        target=f"a set of items of a dictionary of {found.size}",
-        prior=f"independent items, {float(np.sum(found)):.4g} expected; the best fixed guess has {size} items",
+        target=f"a set of items of a dictionary of {chances.size}",
+        prior=f"independent items, {float(np.sum(chances)):.4g} expected; the best fixed guess has {size} items",
         tolerance=f"precision of at least {precision:g} and recall of at least {recall:g}",
         log_prior=math.log(max(best, _LEAST)),
     )
@@ -228,9 +228,9 @@ def _best_guess(sorted_down: npt.NDArray[np.float64], precision: float, recall: 
         least = max(1, math.ceil(precision * number * (1.0 - 1e-12)))
         right = np.arange(least, number + 1)
         allowed = np.floor(right * ((1.0 - recall) / recall) * (1.0 + 1e-12) + 1e-12).astype(np.int64)
-        found = float(hits[right] @ misses[np.minimum(allowed, misses.size - 1)])
-        if found > best:
-            best, guess = found, number
+        chance = float(hits[right] @ misses[np.minimum(allowed, misses.size - 1)])
+        if chance > best:
+            best, guess = chance, number
     return min(best, 1.0), guess
 
 

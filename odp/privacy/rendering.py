@@ -104,7 +104,8 @@ def _figures(report: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "rounds",
-            f"{_known(rounds['planned'])} planned, {rounds['charged']} charged, {rounds['released']} released,"
+            f"{_number_or_unknown(rounds['planned'])} planned, {rounds['charged']} charged, "
+            f"{rounds['released']} released,"
             f" {rounds['void']} void, {rounds['unreleased']} charged and not released",
         ),
     ]
@@ -158,7 +159,7 @@ def _event_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
         (
             row["name"][:19],
             *_noise(row),
-            _known(row["planned"]),
+            _number_or_unknown(row["planned"]),
             str(row["done"]),
             f"{100 * row['share_of_mu_squared']:.1f}",
         )
@@ -223,7 +224,7 @@ def _of_sums(report: dict[str, Any]) -> str:
     )
 
 
-def _known(value: int | None) -> str:
+def _number_or_unknown(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 

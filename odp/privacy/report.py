@@ -217,16 +217,16 @@ def report_of_ledger(ledger: Ledger, task_id: str, *, cross_check: bool = False)
     Raises:
         ConfigurationError: none or several tasks of the ledger have such an id.
     """
-    found = sorted({entry.task_id for entry in ledger.entries if entry.task_id.startswith(task_id.lower())})
-    if len(found) != 1:
-        known = ", ".join(sorted({entry.task_id[:12] for entry in ledger.entries})) or "none"
+    matching = sorted({entry.task_id for entry in ledger.entries if entry.task_id.startswith(task_id.lower())})
+    if len(matching) != 1:
+        listed = ", ".join(sorted({entry.task_id[:12] for entry in ledger.entries})) or "none"
         raise ConfigurationError(
-            f"{len(found)} tasks of the ledger have an id that starts with {task_id!r}; its tasks: {known}"
+            f"{len(matching)} tasks of the ledger have an id that starts with {task_id!r}; its tasks: {listed}"
         )
-    last = next(entry for entry in reversed(ledger.entries) if entry.task_id == found[0])
+    last = next(entry for entry in reversed(ledger.entries) if entry.task_id == matching[0])
     return privacy_report(
         ledger,
-        found[0],
+        matching[0],
         planned_rounds=None,
         n_users=None,
         task_budget=last.task_budget,
@@ -238,17 +238,21 @@ def report_of_ledger(ledger: Ledger, task_id: str, *, cross_check: bool = False)
 
 
 def _sampling(draws: Iterable[Sampling]) -> dict[str, Any]:
-    found = [
+    described = [
         {"probability": draw.probability, "population_bound": draw.population_bound, "cap": draw.cap} for draw in draws
     ]
-    if not found:
+    if not described:
         return {"mode": "full", "in_words": _FULL_PARTICIPATION, "draws": []}
     words = "; ".join(
         f"each of up to {draw['population_bound']} contributions counts with probability {draw['probability']:g}, drawn"
         f" inside the enclave; of a draw beyond {draw['cap']} none counts"
-        for draw in found
+        for draw in described
     )
-    return {"mode": "enclave_poisson", "in_words": f"{words}; all releases of a round share one draw", "draws": found}
+    return {
+        "mode": "enclave_poisson",
+        "in_words": f"{words}; all releases of a round share one draw",
+        "draws": described,
+    }
 
 
 def _cohort(entry: Entry, state: ReleaseState) -> dict[str, Any]:
@@ -304,18 +308,18 @@ def _cross_check(events: Sequence[Event], delta: float) -> dict[str, float | Non
 
 
 def _warnings(events: Sequence[Event], delta: float, n_users: int, population_budget: Budget) -> list[str]:
-    found = []
+    warnings = []
     for whose, value in (("task", delta), ("population", population_budget.delta)):
         if value * n_users > _ADVISED_EXPECTED_LOSS:
-            found.append(
+            warnings.append(
                 f"delta of the {whose} times users is {value * n_users:.3g}, above {_ADVISED_EXPECTED_LOSS}:"
                 f" use {accounting.default_delta(n_users):g} for {n_users} users"
             )
     shares = any(isinstance(event, DistributedRelease) for event in events)
     proved = concentrated.PROVED_UP_TO if shares else accounting.PROVED_UP_TO
     if accounting.epsilon(events, delta=delta) > proved:
-        found.append(f"epsilon is above {proved:g}: such a guarantee protects nobody")
-    return found
+        warnings.append(f"epsilon is above {proved:g}: such a guarantee protects nobody")
+    return warnings
 
 
 def _rows(planned: Sequence[Event] | None, done: Sequence[Event]) -> list[dict[str, Any]]:

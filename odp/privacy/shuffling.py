@@ -177,8 +177,8 @@ def _smallest(delta_at: Callable[[float], float], epsilon0: float, delta: float)
     return high
 
 
-def _excess(found: float, delta: float) -> float:
-    return max(math.log(found / delta), -_FAR) if found > 0.0 else -_FAR
+def _excess(divergence: float, delta: float) -> float:
+    return max(math.log(divergence / delta), -_FAR) if divergence > 0.0 else -_FAR
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class _Blanket:
 
     ``t`` counts the reports on the two inputs in question that are either uniform ones of others or the device's own.
     Given B = b uniform reports of others, T ~ Bin(b, 2 / k) of them are there, and the own one with probability
-    ``own``. The difference of the pair at (b, t, a) is P[B = b] times
+    own = ``own_weight``. The difference of the pair at (b, t, a) is P[B = b] times
 
         own P[T = t-1] (k1 b(a-1; t-1) - k2 b(a; t-1))  -  (1 - own) P[T = t] (e^epsilon - 1) b(a; t)
 
@@ -229,7 +229,7 @@ class _Blanket:
     """
 
     epsilon0: float
-    own: float
+    own_weight: float
     totals: Floats
     before: Floats
     at: Floats
@@ -254,14 +254,14 @@ class _Blanket:
         first, second = _factors(epsilon, self.epsilon0)
         if first <= 0.0:
             return 0.0
-        own = self.own * self.before
-        blank = (1.0 - self.own) * self.at * math.expm1(epsilon)
+        weight = self.own_weight * self.before
+        blank = (1.0 - self.own_weight) * self.at * math.expm1(epsilon)
         with np.errstate(divide="ignore", invalid="ignore"):
-            shift = np.where(own > 0.0, blank * self.totals / (2.0 * own), np.inf)
+            shift = np.where(weight > 0.0, blank * self.totals / (2.0 * weight), np.inf)
         least = np.floor(np.minimum((second * self.totals + shift) / (first + second), self.totals + 1.0)) + 1.0
         far, near = _tails(self.totals - 1.0, least)
         all_far = 0.5 * (far + near)  # one more fair coin
-        return self.cut + _positive(own * first * near, own * second * far + blank * all_far)
+        return self.cut + _positive(weight * first * near, weight * second * far + blank * all_far)
 
 
 def _grouped(values: Floats, weights: Floats, groups: int) -> tuple[Floats, Floats]:

@@ -58,7 +58,7 @@ class AnswersRun:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        about = [f"{name} {one.sentence('rows')}" for name, one in self.left_out.items() if one.count]
+        about = [f"{name} {rows.sentence('rows')}" for name, rows in self.left_out.items() if rows.count]
         about += self.notes
         return told_run(self.task.name, max(len(self.charges), 1), self.epsilon, self.delta, self.seconds, about)
 
@@ -76,7 +76,7 @@ class AnswersRun:
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.delta,
             "seconds": round(self.seconds, 3),
-            "left_out": {name: one.to_json() for name, one in self.left_out.items()},
+            "left_out": {name: rows.to_json() for name, rows in self.left_out.items()},
             "notes": list(self.notes),
             "charges": [event.to_json() for event in self.charges],
         }
@@ -129,22 +129,22 @@ def simulate_answers(
     charges = () if silent else charged(charges_of(query))
     epsilon = math.inf if silent else epsilon_of(list(charges), delta=task.privacy.delta)
     if release.sharers and noise is True and isinstance(query, DenseQuery):
-        drawn = sum_of_shares(query.grid, SeededNoise(seed), sharers=population.n_users)
+        noise_integers = sum_of_shares(query.grid, SeededNoise(seed), sharers=population.n_users)
     else:
-        drawn = draw_noise(release, source)
+        noise_integers = draw_noise(release, source)
 
     def results(integers: Int64Array, *, noisy: bool) -> Answers:
-        found = algorithm.answers(
+        answers = algorithm.answers(
             {release.name: to_values(release, integers)},
             contributions=population.n_users,
             epsilon=epsilon if noisy else math.inf,
             noisy=noisy,
         )
-        return _told(found, left_out)
+        return _with_left_out(answers, left_out)
 
     return AnswersRun(
         task=task,
-        results=results(exact + drawn, noisy=not silent),
+        results=results(exact + noise_integers, noisy=not silent),
         exact=results(exact, noisy=False),
         epsilon=epsilon,
         delta=task.privacy.delta,
@@ -191,8 +191,8 @@ def _simulate_reports(
         results, charges = algorithm.simulated(users, seeds=user_seeds(users, seed))
     return AnswersRun(
         task=task,
-        results=_told(results, left_out),
-        exact=_told(exact, left_out),
+        results=_with_left_out(results, left_out),
+        exact=_with_left_out(exact, left_out),
         epsilon=results.epsilon,
         delta=results.delta,
         charges=charges,
@@ -202,14 +202,14 @@ def _simulate_reports(
     )
 
 
-def _told(answers: Any, left_out: Mapping[str, LeftOut]) -> Answers:
+def _with_left_out(answers: Any, left_out: Mapping[str, LeftOut]) -> Answers:
     """The answers with what they leave out."""
-    found: Answers = replace(answers, left_out=left_out) if left_out else answers
-    return found
+    complete: Answers = replace(answers, left_out=left_out) if left_out else answers
+    return complete
 
 
-def require_answer_options(kind: str, **given: object) -> None:
+def require_answer_options(kind: str, **options: object) -> None:
     """Raises ConfigurationError for the first option of ``odp.simulate`` that is only for models and was given."""
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None:
             raise ConfigurationError(f"Expected no {name} with {kind}: there is one round and no model")

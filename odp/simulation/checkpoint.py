@@ -64,9 +64,9 @@ class Checkpoint:
                 return None
         head, _, state = content.partition(b"\n")
         try:
-            found = json.loads(head)
-            form, identity, digest = (found[key] for key in ("format", "identity", "state"))
-            rounds, totals, length = found["rounds"], found["totals"], int(found["stream_bytes"])
+            header = json.loads(head)
+            form, identity, digest = (header[key] for key in ("format", "identity", "state"))
+            rounds, totals, length = header["rounds"], header["totals"], int(header["stream_bytes"])
         except (ValueError, KeyError, TypeError):
             form = identity = digest = rounds = totals = None
             length = 0

@@ -99,12 +99,12 @@ class Comparison:
         method that spends nothing has one row per metric, whose ``epsilon`` is None; ``std`` is None for one seed, and
         ``settings`` is the text of what was chosen on validation parts, empty where nothing was.
         """
-        found = []
+        rows = []
         for metric in self.metrics:
             for method in self.methods:
                 by_epsilon = self.scores[method.name][metric.name]
                 for place, (epsilon, scores) in enumerate(zip(self.epsilons, by_epsilon, strict=True)):
-                    found.append(
+                    rows.append(
                         {
                             "method": method.name,
                             "privacy": method.privacy,
@@ -118,11 +118,11 @@ class Comparison:
                     )
                     if not method.spends:
                         break
-        return found
+        return rows
 
     def chosen(self, method: str, place: int) -> str:
         """The settings that ``method`` took at ``epsilons[place]``, with the number of seeds where seeds differ."""
-        texts = [_text_of(one) for one in self.settings[method][place]] if method in self.settings else []
+        texts = [_text_of(settings) for settings in self.settings[method][place]] if method in self.settings else []
         counted = Counter(texts).most_common()
         if len(counted) < 2:
             return "".join(texts[:1])
@@ -197,7 +197,9 @@ class Comparison:
                         metric: {"mean": [statistics.fmean(seeds) for seeds in by_epsilon], "by_seed": by_epsilon}
                         for metric, by_epsilon in self.scores[method.name].items()
                     },
-                    "settings": [[dict(one) for one in seeds] for seeds in self.settings.get(method.name, [])],
+                    "settings": [
+                        [dict(settings) for settings in seeds] for seeds in self.settings.get(method.name, [])
+                    ],
                 }
                 for method in self.methods
             ],
@@ -278,40 +280,43 @@ def compare(
         method.name: {metric.name: [[] for _ in order] for metric in metrics} for method in rows
     }
     cut = permutation_split if permuted else random_split
-    kept = None
+    finished = None
     if resume is not None:
         way = "permuted" if permuted else split_name
-        kept = FinishedTrials(resume, _identity(ratings, task, preset=preset, delta=delta, split=way))
-    found: dict[tuple[str, int, int], Outcome] = {}
+        finished = FinishedTrials(resume, _identity(ratings, task, preset=preset, delta=delta, split=way))
+    by_trial: dict[tuple[str, int, int], Outcome] = {}
 
     def trials() -> Iterator[tuple[tuple[str, int, int], tuple[Any, ...]]]:
         for seed in seeds:
             split = cut(ratings, seed=seed) if split_of is None else split_of(seed)
             for method in rows:
-                for place, own in enumerate(tasks):
-                    before = None if kept is None else kept.find((method.name, order[place], seed))
+                for place, task_at_epsilon in enumerate(tasks):
+                    before = None if finished is None else finished.find((method.name, order[place], seed))
                     if before is not None:
-                        found[method.name, place, seed] = outcome_of(before, metrics=len(metrics), path=resume)
+                        by_trial[method.name, place, seed] = outcome_of(before, metrics=len(metrics), path=resume)
                     elif method.spends or not place:
-                        yield (method.name, place, seed), (method, own if method.spends else tasks[-1], split, seed)
+                        yield (
+                            (method.name, place, seed),
+                            (method, task_at_epsilon if method.spends else tasks[-1], split, seed),
+                        )
 
-    with kept or contextlib.nullcontext():
+    with finished or contextlib.nullcontext():
         for (name, place, seed), outcome in (engine or LocalEngine()).each(_score, trials()):
             score = outcome.scores
-            if len(score) != len(metrics) or not all(math.isfinite(one) for one in score):
+            if len(score) != len(metrics) or not all(math.isfinite(number) for number in score):
                 raise DataError(f"{name} has no finite score on {ratings.name!r} at epsilon={order[place]}")
-            found[name, place, seed] = outcome
-            if kept is not None:
-                kept.add((name, order[place], seed), {"scores": list(score), "settings": dict(outcome.settings)})
+            by_trial[name, place, seed] = outcome
+            if finished is not None:
+                finished.add((name, order[place], seed), {"scores": list(score), "settings": dict(outcome.settings)})
             if on_score is not None:
                 on_score(name, order[place], seed, score)
     settings: dict[str, list[list[Settings]]] = {}
     for method in rows:
         for place in range(len(order)):
-            outcomes = [found[method.name, place if method.spends else 0, seed] for seed in seeds]
+            outcomes = [by_trial[method.name, place if method.spends else 0, seed] for seed in seeds]
             for outcome in outcomes:
-                for metric, one in zip(metrics, outcome.scores, strict=True):
-                    scores[method.name][metric.name][place].append(one)
+                for metric, metric_score in zip(metrics, outcome.scores, strict=True):
+                    scores[method.name][metric.name][place].append(metric_score)
             if any(outcome.settings for outcome in outcomes):
                 settings.setdefault(method.name, []).append([outcome.settings for outcome in outcomes])
     return Comparison(
@@ -370,66 +375,68 @@ def _chosen(contest: Contest, names: Sequence[str]) -> Contest:
         raise ConfigurationError(f"Expected methods={names!r} to be one or more distinct names in a list")
     for name in names:
         _validate.one_of([method.name for method in contest.methods], method=name)
-    return dataclasses.replace(contest, methods=tuple(one for one in contest.methods if one.name in names))
+    return dataclasses.replace(contest, methods=tuple(method for method in contest.methods if method.name in names))
 
 
-def _title(found: Comparison, metric: Metric) -> str:
-    seeds = f"mean of {len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
+def _title(comparison: Comparison, metric: Metric) -> str:
+    seeds = f"mean of {len(comparison.seeds)} seed{'s' if len(comparison.seeds) > 1 else ''}"
     better = "lower" if metric.lower_is_better else "higher"
-    return f"{metric.name} on {found.data}, {seeds}, δ = {found.delta:g}; {better} is better"
+    return f"{metric.name} on {comparison.data}, {seeds}, δ = {comparison.delta:g}; {better} is better"
 
 
-def _cells(found: Comparison, metric: Metric, best: str = "*{}") -> tuple[list[str], list[list[str]]]:
+def _cells(comparison: Comparison, metric: Metric, best: str = "*{}") -> tuple[list[str], list[list[str]]]:
     """(head, rows) of the table of one metric; ``best`` marks the best private method of a column."""
     choose = min if metric.lower_is_better else max
-    private = [method.name for method in found.methods if method.spends]
+    private = [method.name for method in comparison.methods if method.spends]
     rows = []
-    for method in found.methods:
+    for method in comparison.methods:
         cells = []
-        for place in range(len(found.epsilons)):
-            value = found.mean(method.name, place, metric=metric.name)
-            is_best = method.spends and value == choose(found.mean(name, place, metric=metric.name) for name in private)
+        for place in range(len(comparison.epsilons)):
+            value = comparison.mean(method.name, place, metric=metric.name)
+            is_best = method.spends and value == choose(
+                comparison.mean(name, place, metric=metric.name) for name in private
+            )
             cells.append(best.format(f"{value:.4f}") if is_best else f"{value:.4f}")
         rows.append([method.name, method.privacy, *cells])
-    return ["method", "privacy", *(f"ε = {value:g}" for value in found.epsilons)], rows
+    return ["method", "privacy", *(f"ε = {value:g}" for value in comparison.epsilons)], rows
 
 
 def _text_of(settings: Settings) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
 
 
-def _chosen_cells(found: Comparison) -> tuple[list[str], list[list[str]]]:
+def _chosen_cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """(head, rows): what every tuned method chose, by ε."""
     rows = []
-    for method in found.methods:
-        if method.name in found.settings:
+    for method in comparison.methods:
+        if method.name in comparison.settings:
             if method.spends:
                 rows += [
-                    [method.name, f"{value:g}", found.chosen(method.name, place)]
-                    for place, value in enumerate(found.epsilons)
+                    [method.name, f"{value:g}", comparison.chosen(method.name, place)]
+                    for place, value in enumerate(comparison.epsilons)
                 ]
             else:
-                rows.append([method.name, "-", found.chosen(method.name, 0)])
+                rows.append([method.name, "-", comparison.chosen(method.name, 0)])
     return ["method", "ε", "settings"], rows
 
 
-def chosen_rows(found: Comparison) -> Table:
+def chosen_rows(comparison: Comparison) -> Table:
     """What every tuned method chose on validation parts: one row per method and ε."""
     from rich.table import Table
 
-    head, rows = _chosen_cells(found)
+    head, rows = _chosen_cells(comparison)
     table = Table(*head, title="settings chosen on validation parts, uncharged")
     for row in rows:
         table.add_row(*row)
     return table
 
 
-def comparison_rows(found: Comparison, metric: Metric) -> Table:
+def comparison_rows(comparison: Comparison, metric: Metric) -> Table:
     """Mean over seeds: one row per method, one column per ε; the best private method of a column is bold."""
     from rich.table import Table
 
-    head, rows = _cells(found, metric, "[bold]{}[/bold]")
-    table = Table(title=_title(found, metric))
+    head, rows = _cells(comparison, metric, "[bold]{}[/bold]")
+    table = Table(title=_title(comparison, metric))
     for name in head:
         table.add_column(name)
     for row in rows:
@@ -437,7 +444,7 @@ def comparison_rows(found: Comparison, metric: Metric) -> Table:
     return table
 
 
-def draw_comparison(path: Path, found: Comparison) -> None:
+def draw_comparison(path: Path, comparison: Comparison) -> None:
     """Draws each metric against ε (logarithmic): a line per method that spends, a level for each that does not.
 
     Intervals are from the least to the largest of the seeds. An infinite ε is drawn at the right, apart from others.
@@ -445,31 +452,33 @@ def draw_comparison(path: Path, found: Comparison) -> None:
     Raises:
       DataError: the file cannot be written, or its ending names no format of pictures.
     """
-    count = len(found.metrics)
+    count = len(comparison.metrics)
     figure, panels = style.figure(1, count, width=6.2 * count + 1.8, height=4.8)
-    for axes, metric in zip(panels, found.metrics, strict=True):
-        _draw_metric(axes, found, metric)
+    for axes, metric in zip(panels, comparison.metrics, strict=True):
+        _draw_metric(axes, comparison, metric)
     seeds = "one seed"
-    if len(found.seeds) > 1:
-        seeds = f"mean of {len(found.seeds)} seeds; intervals from the least to the largest"
-    style.note(figure, f"{found.data}, δ = {found.delta:g}, {seeds}")
+    if len(comparison.seeds) > 1:
+        seeds = f"mean of {len(comparison.seeds)} seeds; intervals from the least to the largest"
+    style.note(figure, f"{comparison.data}, δ = {comparison.delta:g}, {seeds}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    style.save(figure, path, title=f"{', '.join(metric.name for metric in found.metrics)} by ε on {found.data}")
+    style.save(
+        figure, path, title=f"{', '.join(metric.name for metric in comparison.metrics)} by ε on {comparison.data}"
+    )
 
 
-def _chart(found: Comparison, metric: Metric, width: float) -> Figure:
-    drawn, (panel,) = style.figure(width=width, height=4.4)
-    _draw_metric(panel, found, metric)
-    return drawn
+def _chart(comparison: Comparison, metric: Metric, width: float) -> Figure:
+    figure, (panel,) = style.figure(width=width, height=4.4)
+    _draw_metric(panel, comparison, metric)
+    return figure
 
 
-def _draw_metric(axes: Axes, found: Comparison, metric: Metric) -> None:
-    finite = [value for value in found.epsilons if math.isfinite(value)]
+def _draw_metric(axes: Axes, comparison: Comparison, metric: Metric) -> None:
+    finite = [value for value in comparison.epsilons if math.isfinite(value)]
     apart = 3.0 * max(finite, default=1.0)
-    places = [value if math.isfinite(value) else apart for value in found.epsilons]
+    places = [value if math.isfinite(value) else apart for value in comparison.epsilons]
     ours = 0
-    for method in found.methods:
-        scores = found.scores[method.name][metric.name]
+    for method in comparison.methods:
+        scores = comparison.scores[method.name][metric.name]
         means = [statistics.fmean(seeds) for seeds in scores]
         shown = style.look(method.name)
         text = f"{shown.name}  {means[-1]:.3f}"
@@ -479,17 +488,17 @@ def _draw_metric(axes: Axes, found: Comparison, metric: Metric) -> None:
         if shown.ours:
             shown = style.ours(shown.name, ours)
             ours += 1
-        known = [index for index, value in enumerate(found.epsilons) if math.isfinite(value)]
-        style.line(axes, [places[index] for index in known], [means[index] for index in known], shown)
+        finite_places = [index for index, value in enumerate(comparison.epsilons) if math.isfinite(value)]
+        style.line(axes, [places[index] for index in finite_places], [means[index] for index in finite_places], shown)
         # The label stands for the last budget, which may be the one apart.
         style.label(axes, means[-1], text, colour=shown.colour, bold=shown.ours)
-        if len(found.seeds) > 1:
+        if len(comparison.seeds) > 1:
             low, high = [min(seeds) for seeds in scores], [max(seeds) for seeds in scores]
             style.whiskers(axes, places, means, low, high, colour=shown.colour)
-        if len(known) < len(places):
+        if len(finite_places) < len(places):
             axes.plot([apart], [means[-1]], marker="s", color=shown.colour)
     axes.set_xscale("log")
-    axes.set_xticks(places, ["∞" if math.isinf(value) else f"{value:g}" for value in found.epsilons])
+    axes.set_xticks(places, ["∞" if math.isinf(value) else f"{value:g}" for value in comparison.epsilons])
     axes.minorticks_off()
     axes.set_xlabel("ε per user (logarithmic)")
     better = "lower" if metric.lower_is_better else "higher"

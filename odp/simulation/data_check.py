@@ -73,7 +73,7 @@ class DataCheck:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         ratings, reading = self.ratings, self.reading
-        found: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "name": ratings.name,
             "users": ratings.n_users,
             "items": ratings.n_items,
@@ -92,7 +92,7 @@ class DataCheck:
             "notes": list(ratings.notes),
         }
         if reading is not None:
-            found |= {
+            summary |= {
                 "rows": reading.rows,
                 "columns": {role: getattr(reading.columns, role) for role in ("user", "item", "value", "time")},
                 "scale_guessed": reading.scale.guessed,
@@ -104,7 +104,7 @@ class DataCheck:
                 ],
                 "positions_are": reading.bad.counted,
             }
-        return found
+        return summary
 
 
 def item_counts(ratings: Ratings) -> npt.NDArray[np.int64]:

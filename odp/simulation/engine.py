@@ -158,7 +158,7 @@ class RunResult:
             "delta": self.delta,
             "rounds": len(self.rounds),
             "seconds": round(self.seconds, 3),
-            "left_out": {part: one.to_json() for part, one in self.left_out.items()},
+            "left_out": {part: rows.to_json() for part, rows in self.left_out.items()},
             "notes": list(self.notes),
             "charges": [event.to_json() for events in self.charges for event in events] if self.noisy else [],
         }
@@ -377,26 +377,26 @@ class _Source:
     """
 
     def __init__(self, noise: bool | IntegerNoise, seed: int) -> None:
-        self._given = noise if not isinstance(noise, bool) else None if noise else NoNoise()
+        self._chosen = noise if not isinstance(noise, bool) else None if noise else NoNoise()
         self._stream = GaussianNoise(SeededNoise(seed), compiled=True)
         self._seed = seed
 
     @property
     def kind(self) -> str:
         """Part of a run's identity."""
-        if self._given is not None and not isinstance(self._given, NoNoise):
+        if self._chosen is not None and not isinstance(self._chosen, NoNoise):
             raise ConfigurationError("Expected noise=True or False with a checkpoint: other noise cannot be repeated")
-        return "seeded" if self._given is None else "none"
+        return "seeded" if self._chosen is None else "none"
 
     @property
     def noisy(self) -> bool:
         """Whether there is any."""
-        return not isinstance(self._given, NoNoise)
+        return not isinstance(self._chosen, NoNoise)
 
     def of(self, round: int, query: Query) -> IntegerNoise:
         """What to draw the noise of ``round`` from."""
-        if self._given is not None:
-            return self._given
+        if self._chosen is not None:
+            return self._chosen
         if sum(release.coordinates for release in query.releases) > MOST_EXACT:
             return RoundedNormals(self._seed, round)
         return self._stream

@@ -51,8 +51,8 @@ _MANY_RATINGS = 500_000
 def told_run(task: str, rounds: int, epsilon: float, delta: float, seconds: float, scores: Sequence[str] = ()) -> str:
     """A finished simulation in one line, for its ``repr``."""
     spent = f"ε = {epsilon:.4g} at δ = {delta:g}" if math.isfinite(epsilon) else "no noise, nothing protected"
-    told = ", ".join([f"{rounds} round{'s' if rounds != 1 else ''}", spent, *scores, f"{seconds:.1f} s"])
-    return f"<simulation of task {task!r}: {told}>"
+    facts = ", ".join([f"{rounds} round{'s' if rounds != 1 else ''}", spent, *scores, f"{seconds:.1f} s"])
+    return f"<simulation of task {task!r}: {facts}>"
 
 
 def require_kinds(task: object, population: object) -> None:
@@ -124,16 +124,16 @@ def notes(users: Ratings | UsersExamples) -> list[str]:
 
 def _notes_of_ratings(ratings: Ratings) -> list[str]:
     counts = ratings.counts()
-    found = list(ratings.notes)
+    lines = list(ratings.notes)
     for number, what in (
         (int((counts == 0).sum()), "without ratings: they take part with empty contributions"),
         (int((counts == 1).sum()), "with a single rating: most of them cannot be tested on their own history"),
     ):
         if number:
-            found.append(f"{number:,} of {ratings.n_users:,} users {what}")
+            lines.append(f"{number:,} of {ratings.n_users:,} users {what}")
     if ratings.n_ratings >= _MANY_RATINGS and not is_installed("numba"):
-        found.append(f"{ratings.n_ratings:,} ratings take several times longer, as {advice('numba')}")
-    return found
+        lines.append(f"{ratings.n_ratings:,} ratings take several times longer, as {advice('numba')}")
+    return lines
 
 
 def reading_notes(users: object) -> tuple[str, ...]:

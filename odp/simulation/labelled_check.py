@@ -65,11 +65,11 @@ class Proposal:
 
     Attributes:
       feature: None where none is proposed.
-      told: what it is, or why it is none; counts only.
+      description: what it is, or why it is none; counts only.
     """
 
     feature: Feature | None
-    told: str
+    description: str
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,8 +110,10 @@ class LabelledCheck:
             "rows": self.table.rows,
             "columns": {"user": self.table.columns.user, "label": self.table.columns.label},
             "label": self.label,
-            "features": {name: proposal.told for name, proposal in self.proposals.items() if proposal.feature},
-            "no_features": {name: proposal.told for name, proposal in self.proposals.items() if not proposal.feature},
+            "features": {name: proposal.description for name, proposal in self.proposals.items() if proposal.feature},
+            "no_features": {
+                name: proposal.description for name, proposal in self.proposals.items() if not proposal.feature
+            },
             "missing": dict(self.missing),
             "examples_per_user": vars(self.activity),
             "bad_rows": bad.total,
@@ -137,7 +139,7 @@ def check_labelled(table: LabelledTable) -> LabelledCheck:
         advice.append(f"a task has at most {MOST_FEATURES} features: the first ones of {len(features)} are proposed")
         features = dict(list(features.items())[:MOST_FEATURES])
     delta = usual_delta(columns.n_users)
-    model, data, told = _model(features, labels, label, table.users)
+    model, data, label_text = _model(features, labels, label, table.users)
     epsilon, task = None, None
     if model is not None and data is not None:
         epsilon, task = _fitting(columns, model, data, delta, advice)
@@ -153,7 +155,9 @@ def check_labelled(table: LabelledTable) -> LabelledCheck:
         table=table,
         activity=Spread.of(np.diff(columns.offsets)),
         proposals=proposals,
-        label=told if data is not None and data.label_range is not None else f"{told_labels(labels)}; {told}",
+        label=label_text
+        if data is not None and data.label_range is not None
+        else f"{told_labels(labels)}; {label_text}",
         missing={name: count for name, count in missing.items() if count},
         delta=delta,
         epsilon=epsilon,
@@ -171,7 +175,7 @@ def proposed_text(check: LabelledCheck, *, name: str, comment: str) -> str:
     if check.task is None:
         reasons = "; ".join([f"label {check.table.columns.label!r}: {check.label}", *check.advice])
         raise DataError(f"no task fits {check.columns.name!r}; {reasons}")
-    remarks = {f"data.features.{name}": proposal.told for name, proposal in check.proposals.items()}
+    remarks = {f"data.features.{name}": proposal.description for name, proposal in check.proposals.items()}
     remarks |= dict.fromkeys(("data.classes", "data.label_low"), "guessed from the labels")
     task = dataclasses.replace(check.task, name=name, population="")
     return task_text(task, comment=f"{comment}\n{GUESSED.capitalize()}.", remarks=remarks)
@@ -195,8 +199,8 @@ class UsableRows:
 
     def lines(self) -> list[str]:
         """For people."""
-        told = f"{self.rows.used:,} of {self.rows.total:,} rows, of {self.users:,} of {self.all_users:,} users"
-        return [told, *(f"{count:,} {why}" for why, count in self.rows.reasons.items())]
+        usage = f"{self.rows.used:,} of {self.rows.total:,} rows, of {self.users:,} of {self.all_users:,} users"
+        return [usage, *(f"{count:,} {why}" for why, count in self.rows.reasons.items())]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -250,7 +254,9 @@ def usable_rows(task: Task | DrawAndDiscard, columns: ExampleColumns) -> UsableR
 
 
 def _clamped(data: Examples, terms: Terms, columns: ExampleColumns) -> dict[str, int]:
-    ranges = {name: (one.low, one.high) for name, one in data.features.items() if isinstance(one, Tensor)}
+    ranges = {
+        name: (feature.low, feature.high) for name, feature in data.features.items() if isinstance(feature, Tensor)
+    }
     if terms.model.classes_range is None:
         ranges[data.label] = terms.examples.label_range
     counts = {}
@@ -269,7 +275,7 @@ def _proposal(column: npt.NDArray[Any], users: npt.NDArray[np.int64]) -> Proposa
     texts = np.array([normal(text) for text in column.tolist()])
     held = texts != ""
     common, rare = _common(texts[held], users[held])
-    if len(common) > _MOST_CATEGORIES or rare > len(common) + 10 or any(len(one) > MOST_CHARACTERS for one in common):
+    if len(common) > _MOST_CATEGORIES or rare > len(common) + 10 or any(len(text) > MOST_CHARACTERS for text in common):
         return Proposal(
             None, "free text: declare an odp.Text with a vocabulary of public text, or an odp.Category of public names"
         )
@@ -324,12 +330,12 @@ def _model(
         return None, None, "no column can be a feature"
     inputs = sum(feature.encoded_size for feature in features.values())
     held = ~is_missing(labels)
-    given, words = labels[held], labels.dtype.kind == "U"
-    whole = words or not (given.astype(np.float64) % 1).any()
-    if len(np.unique(given)) < 2:
+    present, words = labels[held], labels.dtype.kind == "U"
+    whole = words or not (present.astype(np.float64) % 1).any()
+    if len(np.unique(present)) < 2:
         return None, None, "one label in all rows, and nothing to learn" if held.any() else "no row has a label"
-    if words or (whole and len(np.unique(given)) <= _MOST_NUMBERED):
-        common, rare = _common(given, users[held])
+    if words or (whole and len(np.unique(present)) <= _MOST_NUMBERED):
+        common, rare = _common(present, users[held])
         names = proposed_classes(common, count=len(common))
         if not 2 <= len(names) <= _MOST_CLASSES or any(len(name) > MOST_CHARACTERS for name in names):
             return (
@@ -348,7 +354,7 @@ def _model(
             "they are public, or take their rows out, since a simulation refuses them"
         )
         return model, data, f"{len(names)} classes, guessed{others if rare else ''}"
-    bounds = _range(given.astype(np.float64))
+    bounds = _range(present.astype(np.float64))
     if bounds is None:
         return None, None, f"labels beyond {_ROUND[-1]:g}"
     low, high = bounds
@@ -370,7 +376,9 @@ def _fitting(
         training=DPFedAvg(rounds=_ROUNDS, rate=0.5, clip=1.0),
         cohort=Cohort(minimum=min(FEW_USERS, users), goal=users),
     )
-    epsilon = next((one for one in EPSILONS if _noise_share(model, users, one, delta) <= _NOISE_SHARE), None)
+    epsilon = next(
+        (candidate for candidate in EPSILONS if _noise_share(model, users, candidate, delta) <= _NOISE_SHARE), None
+    )
     if epsilon is None:
         share = _noise_share(model, users, EPSILONS[-1], delta)
         advice.append(

@@ -72,8 +72,10 @@ def preset_task(
     if ratings.implicit:
         if name != "auto":
             raise DataError(f"the data set {ratings.name!r} holds implicit feedback: take preset auto")
-        told = 0 if start is None else start.told(catalogue_keys(ratings))
-        return _implicit_task(ratings, _model(ratings, features, start), told, epsilon=epsilon, delta=delta)
+        items_with_factors = 0 if start is None else start.told(catalogue_keys(ratings))
+        return _implicit_task(
+            ratings, _model(ratings, features, start), items_with_factors, epsilon=epsilon, delta=delta
+        )
     privacy = UserLevelDP(epsilon=epsilon, delta=delta)
     users, items = (_ML_1M_USERS, _ML_1M_ITEMS) if name == "ml-1m" else (ratings.n_users, ratings.n_items)
     model = _model(ratings, features, start)

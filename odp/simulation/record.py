@@ -93,7 +93,7 @@ def run_record(
         | {"name": task.name},
         "resolved": _resolved(task),
         "data": _sizes(split),
-        "left_out": {part: one.to_json() for part, one in left_out.items()},
+        "left_out": {part: rows.to_json() for part, rows in left_out.items()},
         "seed": seed,
         "rounds": [dict(entry) for entry in rounds],
         "charges": [event.to_json() | {"round": number} for number, events in enumerate(charges) for event in events],
@@ -208,7 +208,7 @@ def _fields(part: Any) -> dict[str, Any]:
         elif isinstance(value, Catalogue):
             value = f"version {value.version} of the catalogue of {value.population!r}: {value.items} items"
         elif isinstance(value, Mapping):
-            value = {key: _fields(one) for key, one in value.items()}
+            value = {key: _fields(entry) for key, entry in value.items()}
         values[field.name] = value
     return values
 
@@ -224,4 +224,4 @@ def _resolved(task: Task) -> dict[str, Any]:
 def _plain_field(value: Any) -> Any:
     if isinstance(value, Message):
         return MessageToDict(value, preserving_proto_field_name=True)
-    return value if isinstance(value, (str, bytes, int, float)) else [_plain_field(one) for one in value]
+    return value if isinstance(value, (str, bytes, int, float)) else [_plain_field(entry) for entry in value]

@@ -28,15 +28,15 @@ def render_html(record: Mapping[str, Any]) -> str:
       KeyError: the record lacks a section that ``read_record`` requires.
     """
     quality, diagnostics = quality_of(record), record.get("diagnostics")
-    score, found = score_of(record, quality), verdict(record)
+    score, conclusion = score_of(record, quality), verdict(record)
     name, data = str(record["task"].get("name", "")), str(record["data"]["name"])
     parts = [
         page.heading(f"Run {name} on {data}", 1),
-        page.paragraph(found.text, "verdict"),
-        page.paragraph(found.judgement, "judgement"),
+        page.paragraph(conclusion.text, "verdict"),
+        page.paragraph(conclusion.judgement, "judgement"),
         _facts(record, quality),
         page.paragraph(_what(record), "note"),
-        _methods(record, quality, score, found),
+        _methods(record, quality, score, conclusion),
         _rounds(record, quality, score),
     ]
     if diagnostics is not None:
@@ -51,7 +51,7 @@ def render_html(record: Mapping[str, Any]) -> str:
         page.fold("Notes", *(page.paragraph(str(note)) for note in record.get("notes", ()))),
         "</div>",
     ]
-    return page.document(f"ODP run {name}: {found.text}", [part for part in parts if part])
+    return page.document(f"ODP run {name}: {conclusion.text}", [part for part in parts if part])
 
 
 def course(record: Mapping[str, Any], quality: Quality) -> tuple[charts.Course, str]:
@@ -98,10 +98,10 @@ def _facts(record: Mapping[str, Any], quality: Quality) -> str:
 
 def _used(record: Mapping[str, Any], part: str) -> str:
     """How many entries of a part the figures are about."""
-    one = left_out_of(record).get(part)
-    if one is None or not one.count:
+    left_out = left_out_of(record).get(part)
+    if left_out is None or not left_out.count:
         return f"{record['data'][part]:,}"
-    return f"{one.used:,} of {one.total:,}; {one}"
+    return f"{left_out.used:,} of {left_out.total:,}; {left_out}"
 
 
 def _what(record: Mapping[str, Any]) -> str:
@@ -112,7 +112,7 @@ def _what(record: Mapping[str, Any]) -> str:
     return f"{what}, seed {record.get('seed')}; {spent}."
 
 
-def _methods(record: Mapping[str, Any], quality: Quality, score: Score | None, found: Verdict) -> str:
+def _methods(record: Mapping[str, Any], quality: Quality, score: Score | None, conclusion: Verdict) -> str:
     if score is None or not score.baselines:
         return ""
     values = {_OURS: score.value, **score.baselines}
@@ -148,7 +148,7 @@ def _methods(record: Mapping[str, Any], quality: Quality, score: Score | None, f
 
 
 def _rounds(record: Mapping[str, Any], quality: Quality, score: Score | None) -> str:
-    found, metric = course(record, quality)
+    trend, metric = course(record, quality)
     # A level is comparable to a line only where both are of the same metric.
     levels = score.baselines if score is not None and metric == score.name else {}
     budget = record["task"].get("privacy", {}).get("epsilon") if record.get("epsilon") is not None else None
@@ -164,16 +164,16 @@ def _rounds(record: Mapping[str, Any], quality: Quality, score: Score | None) ->
     ]
     head = ("round", "users", "ε so far", *(label for _, label in quality.rounds), "seconds")
     shown = ""
-    if any(value is not None for value in found.values):
+    if any(value is not None for value in trend.values):
         shown = page.chart(
             lambda width: charts.by_round(
-                found, name=_OURS, metric=f"{metric}, {direction(metric)}", levels=levels, budget=budget, width=width
+                trend, name=_OURS, metric=f"{metric}, {direction(metric)}", levels=levels, budget=budget, width=width
             ),
             title=f"{metric} and ε by round",
             name="rounds",
             text="; ".join(
                 f"round {number}: {page.number(value, '.3f') or 'not measured'}"
-                for number, value in zip(found.rounds, found.values, strict=True)
+                for number, value in zip(trend.rounds, trend.values, strict=True)
             ),
         )
     return "\n".join(
@@ -203,14 +203,16 @@ def _gains(diagnostics: Mapping[str, Any], quality: Quality) -> list[str]:
     ]
 
 
-def _ranges(found: Mapping[str, Any] | None) -> list[str]:
+def _ranges(intervals: Mapping[str, Any] | None) -> list[str]:
     """Whether the ranges of predictions cover what they say; nothing of a run that does not tell."""
-    if not found or not found["ratings"]:
+    if not intervals or not intervals["ratings"]:
         return []
-    curve = found["curve"]
-    levels, covered = [one["level"] for one in curve], [one["covered"] for one in curve]
-    rows = [(f"{100 * one['level']:g} %", f"{100 * one['covered']:.1f} %", f"{one['width']:.3f}") for one in curve]
-    drawn = page.chart(
+    curve = intervals["curve"]
+    levels, covered = [point["level"] for point in curve], [point["covered"] for point in curve]
+    rows = [
+        (f"{100 * point['level']:g} %", f"{100 * point['covered']:.1f} %", f"{point['width']:.3f}") for point in curve
+    ]
+    chart = page.chart(
         lambda width: charts.reliability(levels, covered, width=width),
         title="Share of test ratings within their range, by level",
         name="ranges",
@@ -220,10 +222,10 @@ def _ranges(found: Mapping[str, Any] | None) -> list[str]:
         "<h2>How sure it is: ranges of predictions</h2>",
         page.paragraph(
             "A device shows a range beside a prediction, made on the device of the person's own ratings and the public "
-            f"model: it costs no privacy. Here: {found['ratings']:,} test ratings of {found['users']:,} users."
+            f"model: it costs no privacy. Here: {intervals['ratings']:,} test ratings of {intervals['users']:,} users."
         ),
         page.paragraph(_SIMULATION_ONLY, "only"),
-        drawn
+        chart
         + page.fold(
             "Table of the ranges",
             page.table("Ranges by level", ("level", "test ratings within", "mean width"), rows),
@@ -237,15 +239,15 @@ def _gain(buckets: Sequence[Mapping[str, Any]], quality: Quality) -> str:
     if quality.alone is None:
         return ""
     key, (alone, label) = quality.buckets[0][0], quality.alone
-    known = [one for one in buckets if one.get(key) is not None and one.get(alone) is not None]
-    if not known:
+    complete = [bucket for bucket in buckets if bucket.get(key) is not None and bucket.get(alone) is not None]
+    if not complete:
         return ""
-    shares = [1.0 - one[key] / one[alone] for one in known]
+    shares = [1.0 - bucket[key] / bucket[alone] for bucket in complete]
     better = sum(share > 0 for share in shares)
-    most = max(range(len(known)), key=lambda place: shares[place])
+    most = max(range(len(complete)), key=lambda place: shares[place])
     return (
-        f"{better} of {len(known)} groups have a smaller error than with the {label.partition(',')[0]} of each; "
-        f"users with {_span(known[most])} {quality.entries} gain most: {100 * shares[most]:.0f} % less error."
+        f"{better} of {len(complete)} groups have a smaller error than with the {label.partition(',')[0]} of each; "
+        f"users with {_span(complete[most])} {quality.entries} gain most: {100 * shares[most]:.0f} % less error."
     )
 
 
@@ -257,7 +259,7 @@ def _span(bucket: Mapping[str, Any]) -> str:
 def _buckets(buckets: Sequence[Mapping[str, Any]], members: str, group: str, name: str, quality: Quality) -> str:
     columns = [*quality.buckets, *filter(None, (quality.alone, quality.rival))]
     key, metric = quality.buckets[0]
-    reference = [one.get(quality.alone[0]) for one in buckets] if quality.alone else []
+    reference = [bucket.get(quality.alone[0]) for bucket in buckets] if quality.alone else []
     shown = any(value is not None for value in reference)
     rows = [
         (
@@ -269,7 +271,7 @@ def _buckets(buckets: Sequence[Mapping[str, Any]], members: str, group: str, nam
         for entry in buckets
     ]
     head = (group, members, f"test {quality.entries}", *(label for _, label in columns))
-    drawn = page.chart(
+    chart = page.chart(
         lambda width: charts.groups(
             [_span(entry) for entry in buckets],
             [entry.get(key) for entry in buckets],
@@ -283,7 +285,7 @@ def _buckets(buckets: Sequence[Mapping[str, Any]], members: str, group: str, nam
         name=name,
         text="; ".join(f"{_span(entry)}: {page.number(entry.get(key), '.3f') or 'none'}" for entry in buckets),
     )
-    return drawn + page.fold(f"Table by {name}", page.table(f"{members} in fifths", head, rows), level=3)
+    return chart + page.fold(f"Table by {name}", page.table(f"{members} in fifths", head, rows), level=3)
 
 
 def _updates(record: Mapping[str, Any]) -> str:

@@ -24,19 +24,19 @@ def draw(path: Path, diagnostics: Mapping[str, Any], quality: Quality, *, title:
 
 
 def _lists(diagnostics: Mapping[str, Any]) -> list[str]:
-    found = diagnostics.get("exposure")
-    if found is None:
+    exposure = diagnostics.get("exposure")
+    if exposure is None:
         return []
-    name = look(found["baseline_name"]).name
-    model, baseline = found["model"], found["baseline"]
-    cutoff = f"{found['cutoff']:,}"
+    name = look(exposure["baseline_name"]).name
+    model, baseline = exposure["model"], exposure["baseline"]
+    cutoff = f"{exposure['cutoff']:,}"
     rows = [
         ("items that anybody is shown", f"{100 * model['coverage']:.1f} %", f"{100 * baseline['coverage']:.1f} %"),
         ("Gini coefficient of exposure", f"{model['gini']:.3f}", f"{baseline['gini']:.3f}"),
         ("mean noisy count of what is shown", f"{model['popularity']:.0f}", f"{baseline['popularity']:.0f}"),
         ("popularity lift over the users' histories", _lift(model["lift"]), _lift(baseline["lift"])),
     ]
-    shares = _shares(found)
+    shares = _shares(exposure)
     places = [
         (
             span,
@@ -45,12 +45,14 @@ def _lists(diagnostics: Mapping[str, Any]) -> list[str]:
             f"{ours:.1f} %",
             f"{other:.1f} %",
         )
-        for span, fifth, ours, other in zip(shares.names, found["fifths"], shares.model, shares.baseline, strict=True)
+        for span, fifth, ours, other in zip(
+            shares.names, exposure["fifths"], shares.model, shares.baseline, strict=True
+        )
     ]
     return [
         page.heading("What it recommends: coverage and popularity bias"),
         page.paragraph(
-            f"The first {cutoff} items of {found['users']:,} users, their history left out. "
+            f"The first {cutoff} items of {exposure['users']:,} users, their history left out. "
             f"{_sentence(100 * model['coverage'], model['lift'])}"
         ),
         page.paragraph(f"{pictures.SIMULATED.capitalize()}. Fifths are by the noisy counts.", "only"),
@@ -74,22 +76,22 @@ def _lists(diagnostics: Mapping[str, Any]) -> list[str]:
 
 
 def _gains(diagnostics: Mapping[str, Any], quality: Quality) -> list[str]:
-    if quality.rival is None or not any(one.get(quality.rival[0]) is not None for one in diagnostics["activity"]):
+    if quality.rival is None or not any(bucket.get(quality.rival[0]) is not None for bucket in diagnostics["activity"]):
         return []
     users, items, metric = _both(diagnostics, quality)
     losing = [
         f"{what} with {span}"
-        for what, found in (("users", users), ("items", items))
-        for span, value in zip(found.names, found.values, strict=True)
+        for what, gains in (("users", users), ("items", items))
+        for span, value in zip(gains.names, gains.values, strict=True)
         if value is not None and value < 0
     ]
     said = f"Worse off than with {quality.rival[1]}: {', '.join(losing)}." if losing else (
         f"No fifth of the users or the items is worse off than with {quality.rival[1]}."
     )  # fmt: skip
     rows = [
-        (found.group, span, page.number(value, "+.4f"))
-        for found in (users, items)
-        for span, value in zip(found.names, found.values, strict=True)
+        (gains.group, span, page.number(value, "+.4f"))
+        for gains in (users, items)
+        for span, value in zip(gains.names, gains.values, strict=True)
     ]
     return [
         page.heading("Who gains, who loses, against the baseline"),
@@ -114,32 +116,32 @@ def _both(diagnostics: Mapping[str, Any], quality: Quality) -> tuple[pictures.Ga
 
     def of(buckets: Sequence[Mapping[str, Any]], group: str) -> pictures.Gains:
         values = [
-            None if one.get(key) is None or one.get(rival) is None else sign * (one[key] - one[rival])
-            for one in buckets
+            None if bucket.get(key) is None or bucket.get(rival) is None else sign * (bucket[key] - bucket[rival])
+            for bucket in buckets
         ]
-        return pictures.Gains([_span(one) for one in buckets], values, group)
+        return pictures.Gains([_span(bucket) for bucket in buckets], values, group)
 
     metric = f"{label}: {'less' if sign < 0 else 'more'} than {name}"
     users = of(diagnostics["activity"], f"{quality.entries} in the user's history")
     return users, of(diagnostics["popularity"], "noisy count of the item"), metric
 
 
-def _shares(found: Mapping[str, Any]) -> pictures.Shares:
+def _shares(exposure: Mapping[str, Any]) -> pictures.Shares:
     return pictures.Shares(
-        names=[_span(fifth) for fifth in found["fifths"]],
-        model=[100 * share for share in found["model"]["exposure"]],
-        baseline=[100 * share for share in found["baseline"]["exposure"]],
-        liked=[None if fifth["relevance"] is None else 100 * fifth["relevance"] for fifth in found["fifths"]],
-        baseline_name=found["baseline_name"],
+        names=[_span(fifth) for fifth in exposure["fifths"]],
+        model=[100 * share for share in exposure["model"]["exposure"]],
+        baseline=[100 * share for share in exposure["baseline"]["exposure"]],
+        liked=[None if fifth["relevance"] is None else 100 * fifth["relevance"] for fifth in exposure["fifths"]],
+        baseline_name=exposure["baseline_name"],
     )
 
 
 def _sentence(coverage: float, lift: float | None) -> str:
-    told = f"{coverage:.0f} % of the catalogue is shown to somebody."
+    shown = f"{coverage:.0f} % of the catalogue is shown to somebody."
     if lift is None:
-        return told
+        return shown
     more = f"{abs(100 * lift):.0f} % {'more' if lift >= 0 else 'less'}"
-    return f"{told} What a person is shown is {more} popular, on average, than what they chose before."
+    return f"{shown} What a person is shown is {more} popular, on average, than what they chose before."
 
 
 def _lift(value: float | None) -> str:

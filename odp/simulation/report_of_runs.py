@@ -33,10 +33,10 @@ def render_runs(records: Mapping[str, Mapping[str, Any]]) -> str:
             f"Expected runs of one kind: the first has {quality.final}, and {other!r} has "
             f"{quality_of(records[other]).final}; report them one by one"
         )
-    known = {name: score for name, score in scores.items() if score is not None}
-    if not known:
+    scored = {name: score for name, score in scores.items() if score is not None}
+    if not scored:
         raise ConfigurationError("Expected runs with a score on a test part (got none)")
-    best = _best(known)
+    best = _best(scored)
     # The best comes first and in the accent colour; the others keep the order in which they were named.
     order = [best, *(name for name in records if name != best)]
     courses, metric = {}, ""
@@ -44,19 +44,19 @@ def render_runs(records: Mapping[str, Mapping[str, Any]]) -> str:
         courses[name], metric = course(records[name], quality)
     parts = [
         page.heading(f"{len(records)} runs", 1),
-        page.paragraph(_verdict(records, known, best), "verdict"),
+        page.paragraph(_verdict(records, scored, best), "verdict"),
         page.paragraph(verdict(records[best]).judgement, "judgement"),
     ]
     if len({str(record["data"]) for record in records.values()}) > 1:
         parts.append(page.paragraph("The runs are on different data, so their scores are not comparable.", "note"))
     parts.append(page.heading(f"{quality.title} by round"))
-    if any(value is not None for found in courses.values() for value in found.values):
+    if any(value is not None for run_course in courses.values() for value in run_course.values):
         parts.append(
             page.chart(
                 lambda width: charts.runs(courses, metric=f"{metric}, {direction(metric)}", width=width),
                 title=f"{metric} by round of each run",
                 name="runs",
-                text="; ".join(f"{name} {score.value:.3f}" for name, score in known.items()),
+                text="; ".join(f"{name} {score.value:.3f}" for name, score in scored.items()),
             )
         )
     parts += [
@@ -68,31 +68,31 @@ def render_runs(records: Mapping[str, Mapping[str, Any]]) -> str:
     return page.document(f"ODP: {len(records)} runs", parts)
 
 
-def _best(known: Mapping[str, Score]) -> str:
-    return min(known, key=lambda name: known[name].value * (1.0 if known[name].lower_is_better else -1.0))
+def _best(scored: Mapping[str, Score]) -> str:
+    return min(scored, key=lambda name: scored[name].value * (1.0 if scored[name].lower_is_better else -1.0))
 
 
-def _told(record: Mapping[str, Any]) -> str:
+def _setting(record: Mapping[str, Any]) -> str:
     """What a score cost, and which examples it is not about."""
     epsilon, about = record.get("epsilon"), told_of_run(left_out_of(record))
     cost = "without noise" if epsilon is None else f"at ε = {epsilon:.3g}"
     return f"{cost} {about}".rstrip()
 
 
-def _verdict(records: Mapping[str, Mapping[str, Any]], known: Mapping[str, Score], best: str) -> str:
-    score = known[best]
-    text = f"{best} is best: {score.name} {score.value:.3f} {_told(records[best])}"
-    rest = {name: one for name, one in known.items() if name != best}
+def _verdict(records: Mapping[str, Mapping[str, Any]], scored: Mapping[str, Score], best: str) -> str:
+    score = scored[best]
+    text = f"{best} is best: {score.name} {score.value:.3f} {_setting(records[best])}"
+    rest = {name: other for name, other in scored.items() if name != best}
     if not rest:
         return f"{text}; no other run has a score."
     second = _best(rest)
     change = abs(rest[second].value - score.value) / abs(rest[second].value) if rest[second].value else 1.0
     if change < LEVEL:
-        return f"{best} and {second} are level: {score.name} {score.value:.3f} {_told(records[best])}, and " + (
-            f"{rest[second].value:.3f} {_told(records[second])}."
+        return f"{best} and {second} are level: {score.name} {score.value:.3f} {_setting(records[best])}, and " + (
+            f"{rest[second].value:.3f} {_setting(records[second])}."
         )
     side = "below" if score.lower_is_better else "above"
-    return f"{text}, {100 * change:.1f} % {side} {second} ({rest[second].value:.3f} {_told(records[second])})."
+    return f"{text}, {100 * change:.1f} % {side} {second} ({rest[second].value:.3f} {_setting(records[second])})."
 
 
 def _table(records: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Score | None], order: Sequence[str]) -> str:

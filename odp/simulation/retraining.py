@@ -181,14 +181,14 @@ def retrain(
         task = _task(schedule, number, split.train, spent=spent if noise else Counter(), features=features, start=last)
         spent.update(payable(schedule, number, task.definition(), spent) if noise else ())
         finished = simulate(task, split, seed=seed + number, noise=noise)
-        known = 0 if last is None else len(set(last.keys) & set(keys))
+        known_items = 0 if last is None else len(set(last.keys) & set(keys))
         done.append(
             Training(
                 number=number,
                 epsilon=finished.epsilon,
                 epsilon_so_far=accounting.epsilon(spent, delta=schedule.delta) if noise else math.inf,
                 items=split.train.n_items,
-                known=known,
+                known=known_items,
                 test_rmse=float(finished.metrics["test_rmse"]),
                 user_mean_rmse=rmse(user_mean_predictions(split), split.test),
                 seconds=finished.seconds,

@@ -37,9 +37,9 @@ class RoundResult:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, NaN and infinities among them; of examples also how many were left out, and why."""
-        own = {"round": self.round, "contributions": self.contributions, "epsilon": self.epsilon}
-        own |= {"seconds": self.seconds, **self.metrics, **columns_of_run(self.left_out)}
-        return dict.fromkeys(_COLUMNS, math.nan) | own
+        row = {"round": self.round, "contributions": self.contributions, "epsilon": self.epsilon}
+        row |= {"seconds": self.seconds, **self.metrics, **columns_of_run(self.left_out)}
+        return dict.fromkeys(_COLUMNS, math.nan) | row
 
 
 def saved_round(result: RoundResult) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class NoisyTotals:
 
 def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -> tuple[NoisyTotals, ...]:
     """Sums of a round's releases: post-processing, so they cost no privacy."""
-    found = []
+    totals = []
     for release in releases:
         values = tensors.tensors[release.name].reshape(release.shape[0], -1)
         first = float(values[:, 0].sum())
@@ -41,7 +41,7 @@ def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -
             rows, columns = np.triu_indices(width)
             diagonal = values[:, rows == columns].sum(axis=0)
             square = float(diagonal[1:].sum() / diagonal[0]) if diagonal[0] > 0 else None
-        found.append(
+        totals.append(
             NoisyTotals(
                 round=tensors.round,
                 name=release.name,
@@ -50,4 +50,4 @@ def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -
                 mean_square_row=square,
             )
         )
-    return tuple(found)
+    return tuple(totals)

@@ -32,7 +32,7 @@ class FinishedTrials:
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
         self._path = path
-        self._found: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,15 +61,15 @@ class FinishedTrials:
 
     def find(self, trial: Sequence[Any]) -> Any | None:
         """What was found in a trial; None where it has to run."""
-        return self._found.get(json.dumps(list(trial)))
+        return self._results.get(json.dumps(list(trial)))
 
-    def add(self, trial: Sequence[Any], found: Any) -> None:
+    def add(self, trial: Sequence[Any], result: Any) -> None:
         """Keeps a trial; it is on the disk when this returns. Raises StateError."""
         try:
-            self._append({"trial": list(trial), "found": found})
+            self._append({"trial": list(trial), "found": result})
         except OSError as error:
             raise self._unusable(error) from error
-        self._found[json.dumps(list(trial))] = found
+        self._results[json.dumps(list(trial))] = result
 
     def _read(self, digest: str) -> None:
         lines = self._path.read_bytes().splitlines(keepends=True)
@@ -81,7 +81,7 @@ class FinishedTrials:
         read = [json.loads(line) for line in whole]
         if not read or read[0].get("run") != digest:
             raise StateError(f"{self._path} has the trials of another run: give another file, or remove it")
-        self._found = {json.dumps(one["trial"]): one["found"] for one in read[1:]}
+        self._results = {json.dumps(entry["trial"]): entry["found"] for entry in read[1:]}
         if len(whole) < len(lines):
             self._file.truncate(len(b"".join(whole)))
 
@@ -106,15 +106,15 @@ def _line(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content).encode() + b"\n"
 
 
-def outcome_of(found: Any, *, metrics: int, path: Path | None) -> Outcome:
+def outcome_of(stored: Any, *, metrics: int, path: Path | None) -> Outcome:
     """What the file says of a trial of a comparison. Raises StateError where that is none."""
-    scores, settings = (found.get(name) if isinstance(found, dict) else None for name in ("scores", "settings"))
+    scores, settings = (stored.get(name) if isinstance(stored, dict) else None for name in ("scores", "settings"))
     if (
         isinstance(scores, list)
         and len(scores) == metrics
-        and all(isinstance(one, int | float) and math.isfinite(one) for one in scores)
+        and all(isinstance(score, int | float) and math.isfinite(score) for score in scores)
         and isinstance(settings, dict)
-        and all(isinstance(one, int | float) and not math.isnan(one) for one in settings.values())
+        and all(isinstance(setting, int | float) and not math.isnan(setting) for setting in settings.values())
     ):
         return Outcome(tuple(scores), settings)
     raise StateError(f"{path} is damaged: a trial has no scores and settings; give another file, or remove it")

@@ -128,12 +128,12 @@ class Tuning:
 
         ``epsilon`` is what the search cost up to that trial.
         """
-        found, charged = [], list[Event]()
+        rows, charged = [], list[Event]()
         for number, trial in enumerate(self.trials, start=1):
             charged.extend(trial.charges)
             spent = {"epsilon": epsilon_of(charged, delta=self.delta)} if self.private else {}
-            found.append({"trial": number} | trial.settings() | {"score": trial.score} | spent)
-        return found
+            rows.append({"trial": number} | trial.settings() | {"score": trial.score} | spent)
+        return rows
 
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
         """Writes ``rows``, and returns the path. Raises DataError where it cannot be written."""
@@ -280,10 +280,10 @@ def tune(
         raise ConfigurationError(
             "Expected no engine with private data: a search on them draws its noise from the operating system here"
         )
-    tasks = (base if not number else _drawn(base, rng) for number in range(trials))
-    given = ((number, (task, split, seed + number, secret)) for number, task in enumerate(tasks))
+    tasks = (base if not number else _random_task(base, rng) for number in range(trials))
+    arguments = ((number, (task, split, seed + number, secret)) for number, task in enumerate(tasks))
     by_number: dict[int, Trial] = {}
-    for number, trial in (engine or LocalEngine()).each(_trial, given):
+    for number, trial in (engine or LocalEngine()).each(_trial, arguments):
         by_number[number] = trial
         if on_trial is not None:
             on_trial(number, trial)
@@ -310,7 +310,7 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _drawn(base: Task, rng: np.random.Generator) -> Task:
+def _random_task(base: Task, rng: np.random.Generator) -> Task:
     """A task with random settings; those that the rules refuse are drawn again."""
     items, features = base.factorization.items, base.factorization.features
     # Factors that need no round of their own: with features there may be many of them.

@@ -47,8 +47,8 @@ class Verdict:
 
 def quality_of(record: Mapping[str, Any]) -> Quality:
     """That of the first training whose final metric the record has: a record does not name its training."""
-    known = qualities()
-    return next((quality for quality in known if record.get(quality.final) is not None), known[0])
+    candidates = qualities()
+    return next((quality for quality in candidates if record.get(quality.final) is not None), candidates[0])
 
 
 def metric_name(key: str) -> str:
@@ -64,12 +64,12 @@ def score_of(record: Mapping[str, Any], quality: Quality) -> Score | None:
         key = next((name for name in final if name != "users"), None)
         if key is None or final[key] is None:
             return None
-        known = {name: values[key] for name, values in baselines.items() if values.get(key) is not None}
-        return Score(f"test {metric_name(key)}", "loss" in key, float(final[key]), known)
+        baseline_values = {name: values[key] for name, values in baselines.items() if values.get(key) is not None}
+        return Score(f"test {metric_name(key)}", "loss" in key, float(final[key]), baseline_values)
     if final is None:
         return None
-    known = {name: value for name, value in baselines.items() if value is not None}
-    return Score(f"test {quality.label}", True, float(final), known)
+    baseline_values = {name: value for name, value in baselines.items() if value is not None}
+    return Score(f"test {quality.label}", True, float(final), baseline_values)
 
 
 def verdict(record: Mapping[str, Any]) -> Verdict:

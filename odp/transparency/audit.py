@@ -143,8 +143,8 @@ def _check_stored(leaves: list[bytes], stored: Sequence[bytes] | None) -> None:
 
     for number, leaf in enumerate(leaves):
         rebuilt += merkle.completed(leaf, number, node)
-    for place, (kept, right) in enumerate(zip(stored, rebuilt, strict=True)):
-        if kept != right:
+    for place, (left, right) in enumerate(zip(stored, rebuilt, strict=True)):
+        if left != right:
             raise AuditFailure("file 'hashes'", f"hash {place} is not that of its subtree")
 
 

@@ -52,10 +52,10 @@ class Checkpoint:
             raise refused(LogReason.MALFORMED, "a checkpoint that is not three lines: origin, size, root") from None
         if not _SIZE.fullmatch(size) or int(size) > LARGEST_TREE or len(decoded) != HASH_BYTES or end:
             raise refused(LogReason.MALFORMED, "a checkpoint whose size or root is malformed")
-        found = cls(origin, int(size), decoded)
-        if found.body != body:
+        checkpoint = cls(origin, int(size), decoded)
+        if checkpoint.body != body:
             raise refused(LogReason.MALFORMED, "a checkpoint that is not in its one spelling")
-        return found
+        return checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ def verify_checkpoint(data: bytes, policy: LogPolicy, *, strict: bool = False) -
     signed: dict[VerifierKey, int | None] = {}
     strangers: list[str] = []
     for line in note.lines:
-        key = next((known for known in (*logs, *timed, *policy.witnesses) if line.is_by(known)), None)
+        key = next((candidate for candidate in (*logs, *timed, *policy.witnesses) if line.is_by(candidate)), None)
         if key is None:
             strangers.append(line.name)
             continue
@@ -123,8 +123,8 @@ def verify_checkpoint(data: bytes, policy: LogPolicy, *, strict: bool = False) -
             f"{len(witnesses)} of the pinned witnesses have cosigned the checkpoint of size {checkpoint.size}; "
             f"{policy.quorum} have to",
         )
-    asked = witnesses if policy.quorum else [key for key in timed if key in signed]
-    times = sorted((time for time in (signed[key] for key in asked) if time is not None), reverse=True)
+    required_keys = witnesses if policy.quorum else [key for key in timed if key in signed]
+    times = sorted((time for time in (signed[key] for key in required_keys) if time is not None), reverse=True)
     needed = max(policy.quorum, 1)
     return VerifiedCheckpoint(
         checkpoint, data, tuple(key.name for key in witnesses), times[needed - 1] if len(times) >= needed else None

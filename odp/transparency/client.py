@@ -141,25 +141,25 @@ class LogView:
                 LogReason.NOT_ENDORSED,
                 f"more than {MOST_WATCHED} endorsements of this log are valid at one time; some have to end first",
             )
-        found = leaf in self.tail
+        withdrawn = leaf in self.tail
         first = min(index >> TILE_LEVEL, self.tiles.size)
         tiles = Frontier().extended(_fetched(fetch, TILE_LEVEL, 0, first)) if first < self.tiles.size else self.tiles
         for place in range(first, self.tiles.size):
             leaves = _fetched(fetch, 0, TILE * place, TILE)
             tiles = tiles.extended([root_of(leaves)])
-            found = found or leaf in leaves
+            withdrawn = withdrawn or leaf in leaves
         if tiles.hashes != self.tiles.hashes:
             raise refused(LogReason.INCONSISTENT, f"the hashes from tile {first} on are not those of the signed tree")
-        return dataclasses.replace(self, watched=tuple(sorted((*self.watched, Watched(leaf, until, found)))))
+        return dataclasses.replace(self, watched=tuple(sorted((*self.watched, Watched(leaf, until, withdrawn)))))
 
     def watch(self, leaf: bytes) -> Watched | None:
         """The state of a watched leaf."""
-        return next((one for one in self.watched if one.leaf == leaf), None)
+        return next((entry for entry in self.watched if entry.leaf == leaf), None)
 
     def pruned(self, now: float) -> LogView:
         """The view without leaves whose endorsements ended long before ``now``: those cover no enclave any more."""
-        kept = tuple(one for one in self.watched if one.until + _PRUNED_AFTER_SECONDS >= now)
-        return dataclasses.replace(self, watched=kept)
+        remaining = tuple(entry for entry in self.watched if entry.until + _PRUNED_AFTER_SECONDS >= now)
+        return dataclasses.replace(self, watched=remaining)
 
     def _grown(self, checkpoint: Checkpoint, note: bytes, fetch: FetchHashes) -> LogView:
         start = TILE * self.tiles.size
@@ -174,7 +174,9 @@ class LogView:
         full = len(leaves) >> TILE_LEVEL
         tiles = (root_of(leaves[TILE * place : TILE * (place + 1)]) for place in range(full))
         shown = frozenset(leaves)
-        watched = (dataclasses.replace(one, withdrawn=one.withdrawn or one.leaf in shown) for one in self.watched)
+        watched = (
+            dataclasses.replace(entry, withdrawn=entry.withdrawn or entry.leaf in shown) for entry in self.watched
+        )
         return dataclasses.replace(
             self,
             note=note,
@@ -190,7 +192,7 @@ class LogView:
             "note": self.note.decode(),
             "tail": [leaf.hex() for leaf in self.tail],
             "tiles": {"count": self.tiles.size, "hashes": [tile.hex() for tile in self.tiles.hashes]},
-            "watched": [[one.leaf.hex(), one.until, one.withdrawn] for one in self.watched],
+            "watched": [[entry.leaf.hex(), entry.until, entry.withdrawn] for entry in self.watched],
         }
         return json.dumps(content, indent=1).encode() + b"\n"
 
@@ -203,11 +205,14 @@ class LogView:
             content["note"].encode(),
             Frontier(tiles["count"], [bytes.fromhex(text) for text in tiles["hashes"]]),
             tuple(bytes.fromhex(text) for text in content["tail"]),
-            tuple(Watched(bytes.fromhex(leaf), int(until), bool(found)) for leaf, until, found in content["watched"]),
+            tuple(
+                Watched(bytes.fromhex(leaf), int(until), bool(withdrawn))
+                for leaf, until, withdrawn in content["watched"]
+            ),
         )
         checkpoint = view.checkpoint
-        known = (0, b"") if checkpoint is None else (checkpoint.size, checkpoint.root)
-        if content["format"] != _FORMAT or known != (view.size, view.root if view.note else b""):
+        signed_tree = (0, b"") if checkpoint is None else (checkpoint.size, checkpoint.root)
+        if content["format"] != _FORMAT or signed_tree != (view.size, view.root if view.note else b""):
             raise ValueError("the remembered hashes do not belong to the remembered checkpoint")
         return view
 

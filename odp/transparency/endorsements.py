@@ -101,11 +101,11 @@ def withdrawal_of(entry: EndorsementEntry, key: SigningKey) -> WithdrawalEntry:
     Raises:
         ConfigurationError: the endorsement is malformed, or by another key.
     """
-    found = dataclasses.asdict(open_endorsement(entry))
-    del found["withdrawal"]
-    if found.pop("endorser") != key.public.hex():
+    terms = dataclasses.asdict(open_endorsement(entry))
+    del terms["withdrawal"]
+    if terms.pop("endorser") != key.public.hex():
         raise ConfigurationError("Expected the key that signed the endorsement, got another one")
-    return endorse(key, **found)[1]
+    return endorse(key, **terms)[1]
 
 
 def open_endorsement(entry: EndorsementEntry) -> Endorsement:
@@ -116,9 +116,9 @@ def open_endorsement(entry: EndorsementEntry) -> Endorsement:
         SignatureError: the signature is not by the key that it names.
     """
     values = _read(entry.statement, _KINDS)
-    found = Endorsement(**values)
-    verify(bytes.fromhex(found.endorser), entry.signature, domains.ENDORSEMENT, entry.statement)
-    return found
+    endorsement = Endorsement(**values)
+    verify(bytes.fromhex(endorsement.endorser), entry.signature, domains.ENDORSEMENT, entry.statement)
+    return endorsement
 
 
 def check_withdrawal(entry: WithdrawalEntry, endorsement: Endorsement) -> None:
@@ -201,10 +201,10 @@ class Changed:
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _text(entry: EndorsementEntry | WithdrawalEntry) -> dict[str, str]:

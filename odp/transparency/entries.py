@@ -202,7 +202,7 @@ class CharterEntry(_Entry):
     @classmethod
     def of(cls, signed: population_pb2.SignedCharter) -> CharterEntry:
         """The entry of ``signed``."""
-        return cls(signed.charter, b"".join(one.key + one.signature for one in signed.signatures))
+        return cls(signed.charter, b"".join(signature.key + signature.signature for signature in signed.signatures))
 
     @property
     def signed(self) -> population_pb2.SignedCharter:

@@ -48,15 +48,15 @@ class EndorsedImages:
         if len(excerpt.endorsements) > MOST_ENDORSEMENTS:
             raise refused(LogReason.MALFORMED, f"more than {MOST_ENDORSEMENTS} endorsements came along")
         logged = frozenset(leaves)
-        found = []
+        endorsements = []
         for data in excerpt.endorsements:
             if leaf_hash(data) not in logged:
                 raise refused(LogReason.NOT_INCLUDED, "an endorsement is not in the log")
             endorsement = _opened(data)
             trusted = endorsement.endorser in policy.log.endorser_keys
             if trusted and bytes.fromhex(endorsement.withdrawal) not in logged:
-                found.append(endorsement)
-        return cls(found, policy.approvals, now)
+                endorsements.append(endorsement)
+        return cls(endorsements, policy.approvals, now)
 
     def require(self, *, role: str, image_digest: str, policy_sha256: str, ended: bool = False) -> None:
         """Returns if enough endorsers endorse this code under this policy now; with ``ended``, now or before.
@@ -66,9 +66,9 @@ class EndorsedImages:
         """
         named = {"role": role, "image_digest": image_digest, "policy_sha256": policy_sha256}
         endorsers = {
-            one.endorser
-            for one in self._standing
-            if one.covers(**named, now=min(self._now, one.not_after - 1) if ended else self._now)
+            endorsement.endorser
+            for endorsement in self._standing
+            if endorsement.covers(**named, now=min(self._now, endorsement.not_after - 1) if ended else self._now)
         }
         if len(endorsers) < self._approvals:
             raise refused(

@@ -50,12 +50,12 @@ def open_hand_over(entry: HandOverEntry, enclave: VerifiedEnclave) -> hand_over_
         raise ConfigurationError("it is about another code or chip than that of the enclave that signed it")
     if statement.policy_sha256 != enclave.policy.sha256:
         raise ConfigurationError("it is about another policy than that of the enclave that signed it")
-    names = [one.population for one in statement.populations]
+    names = [population.population for population in statement.populations]
     if not names or names != sorted(set(names)):
         raise ConfigurationError("Expected populations of a hand-over, ascending and distinct")
-    for one in statement.populations:
+    for handed_over in statement.populations:
         for name in ("ledger_id", "charter_sha256", "head"):
-            check_length(name, getattr(one, name), HASH_BYTES)
+            check_length(name, getattr(handed_over, name), HASH_BYTES)
     return statement
 
 
@@ -85,15 +85,17 @@ class HandOvers:
             WrongHandOver: the population is not that code's any more, or has another ledger.
         """
         statement = open_hand_over(entry, enclave)
-        for one in statement.populations:
-            self.attested({one.population: one.ledger_id})
-            if self._holder.get(one.population, enclave.image_digest) != enclave.image_digest:
-                raise WrongHandOver(f"population {one.population!r} is not owned by the code that hands it over")
-            if one.entries < self._logged.get(one.population, 0):
-                raise WrongHandOver(f"it hands over fewer entries of population {one.population!r} than were logged")
-            handed = _Handed(enclave.image_digest, one.entries, one.head)
-            self._handed.setdefault(one.population, []).append(handed)
-            self._holder[one.population] = statement.successor_image
+        for population in statement.populations:
+            self.attested({population.population: population.ledger_id})
+            if self._holder.get(population.population, enclave.image_digest) != enclave.image_digest:
+                raise WrongHandOver(f"population {population.population!r} is not owned by the code that hands it over")
+            if population.entries < self._logged.get(population.population, 0):
+                raise WrongHandOver(
+                    f"it hands over fewer entries of population {population.population!r} than were logged"
+                )
+            handed = _Handed(enclave.image_digest, population.entries, population.head)
+            self._handed.setdefault(population.population, []).append(handed)
+            self._holder[population.population] = statement.successor_image
 
     def charged(self, before: LedgerHead, new: Sequence[Entry], image_digest: str) -> None:
         """Adds entries after ``before``, the last logged head; an enclave with this code has signed the new head.

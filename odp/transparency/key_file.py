@@ -20,7 +20,7 @@ def note_key(path: Path, *, name: str) -> NoteKey:
     Raises:
         StateError: the file cannot be read or written, or holds no such key.
     """
-    return _kept(path, lambda: NoteKey.generate(name), lambda key: key.to_text().encode(), _read_note)
+    return _loaded_or_made(path, lambda: NoteKey.generate(name), lambda key: key.to_text().encode(), _read_note)
 
 
 def endorser_key(path: Path) -> SigningKey:
@@ -29,7 +29,7 @@ def endorser_key(path: Path) -> SigningKey:
     Raises:
         StateError: the file cannot be read or written, or holds no such key.
     """
-    return _kept(
+    return _loaded_or_made(
         path,
         SigningKey.generate,
         lambda key: key.to_bytes().hex().encode() + b"\n",
@@ -37,7 +37,9 @@ def endorser_key(path: Path) -> SigningKey:
     )
 
 
-def _kept(path: Path, make: Callable[[], _Key], write: Callable[[_Key], bytes], read: Callable[[bytes], _Key]) -> _Key:
+def _loaded_or_made(
+    path: Path, make: Callable[[], _Key], write: Callable[[_Key], bytes], read: Callable[[bytes], _Key]
+) -> _Key:
     data = made_once(path, lambda: write(make()))
     try:
         return read(data)

@@ -279,13 +279,13 @@ class LogFiles:
             stored = b""
             if os.fstat(self._entries_file).st_size or os.fstat(self._hashes_file).st_size:
                 raise _incomplete(self.folder, f"it holds entries, and the file {CHECKPOINT!r} is gone") from None
-        own = self._key.public(Kind.NOTE)
+        log_key = self._key.public(Kind.NOTE)
         if stored:
             self._note = self._parsed(stored)
-            line = next((line for line in self._note.lines if line.is_by(own)), None)
-            if line is None or not own.verifies(line, self._note.body):
+            line = next((line for line in self._note.lines if line.is_by(log_key)), None)
+            if line is None or not log_key.verifies(line, self._note.body):
                 raise StateError(
-                    f"the checkpoint of the log in {self.folder} is not signed by the log's own key {own.name!r}; "
+                    f"the checkpoint of the log in {self.folder} is not signed by the log's own key {log_key.name!r}; "
                     "restore file or key"
                 )
             tree = self.checkpoint
@@ -293,10 +293,10 @@ class LogFiles:
             tree = Checkpoint(self._key.name, 0, merkle.EMPTY_ROOT)
         self._scan(tree.size)
         self._cut(self._entries_file, self._offsets[-1])
-        kept = merkle.HASH_BYTES * merkle.stored_hashes(tree.size)
-        if os.fstat(self._hashes_file).st_size < kept:
+        hash_bytes = merkle.HASH_BYTES * merkle.stored_hashes(tree.size)
+        if os.fstat(self._hashes_file).st_size < hash_bytes:
             raise _incomplete(self.folder, "its hashes are fewer than its checkpoint covers")
-        self._cut(self._hashes_file, kept)
+        self._cut(self._hashes_file, hash_bytes)
         if merkle.root(tree.size, self.node) != tree.root:
             raise _incomplete(self.folder, "its hashes do not give the root of its checkpoint")
         self._index = {self.node(0, number): number for number in range(tree.size)}

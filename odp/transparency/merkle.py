@@ -179,20 +179,20 @@ def verify_inclusion(*, leaf: bytes, index: int, size: int, proof: Sequence[byte
     _check_hashes(proof)
     if not 0 <= index < size <= LARGEST_TREE:
         raise ProofError(f"there is no leaf {index} in a tree of {size}")
-    place, last, found = index, size - 1, leaf
+    place, last, node = index, size - 1, leaf
     for sibling in proof:
         if last == 0:
             raise ProofError("the proof is longer than its tree is high")
         if place & 1 or place == last:
-            found = node_hash(sibling, found)
+            node = node_hash(sibling, node)
             while not place & 1 and place:
                 place, last = place >> 1, last >> 1
         else:
-            found = node_hash(found, sibling)
+            node = node_hash(node, sibling)
         place, last = place >> 1, last >> 1
     if last != 0:
         raise ProofError("the proof is shorter than its tree is high")
-    if found != root:
+    if node != root:
         raise ProofError(f"the proof of leaf {index} leads to another head")
 
 

@@ -62,7 +62,7 @@ class LogGuard:
         self._policy: LogPolicy = memory.policy
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, tuple[float, tuple[LoggedEndorsement, ...]]] = OrderedDict()
+        self._verified: OrderedDict[bytes, tuple[float, tuple[LoggedEndorsement, ...]]] = OrderedDict()
 
     @refusing("proof of the log")
     def logged(
@@ -89,15 +89,15 @@ class LogGuard:
             packed(tuple(leaf for leaf in leaves if leaf)) + proof.SerializeToString(deterministic=True)
         ).digest()
         with self._lock:
-            known = self._known.get(key)
+            remembered = self._verified.get(key)
             # A checkpoint grows old while its answer is at hand, so it is looked at again now and then.
-            if known is not None and self._clock() < known[0]:
-                return known[1]
-            found = self._checked(proof, *leaves)
-            self._known[key] = (self._clock() + min(60.0, self._policy.max_age_seconds), found)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-            return found
+            if remembered is not None and self._clock() < remembered[0]:
+                return remembered[1]
+            endorsements = self._checked(proof, *leaves)
+            self._verified[key] = (self._clock() + min(60.0, self._policy.max_age_seconds), endorsements)
+            while len(self._verified) > _REMEMBERED:
+                self._verified.popitem(last=False)
+            return endorsements
 
     def require_endorsed(self, enclave: VerifiedEnclave, logged: Sequence[LoggedEndorsement]) -> None:
         """Returns if an endorsement of ``logged`` covers this enclave now and is not withdrawn.
@@ -107,13 +107,13 @@ class LogGuard:
         """
         policy, now = enclave.policy.sha256.hex(), self._clock()
         withdrawn: TransparencyError | None = None
-        for one in logged:
-            if one.endorsement.covers(
+        for entry in logged:
+            if entry.endorsement.covers(
                 role=enclave.role, image_digest=enclave.image_digest, policy_sha256=policy, now=now
             ):
                 try:
-                    withdrawal = bytes.fromhex(one.endorsement.withdrawal)
-                    self._memory.require_not_withdrawn(withdrawal, until=one.endorsement.not_after, index=one.index)
+                    withdrawal = bytes.fromhex(entry.endorsement.withdrawal)
+                    self._memory.require_not_withdrawn(withdrawal, until=entry.endorsement.not_after, index=entry.index)
                 except TransparencyError as error:
                     withdrawn = error
                     continue
@@ -167,7 +167,7 @@ def endorsements_in(
     included(proof.charter, charter, "the charter")
     if len(proof.endorsements) > _MOST_ENDORSEMENTS:
         raise refused(LogReason.MALFORMED, f"there are more than {_MOST_ENDORSEMENTS} endorsements")
-    found = []
+    endorsements = []
     for inclusion in proof.endorsements:
         included(inclusion, leaf_hash(inclusion.entry), "an endorsement")
         try:
@@ -178,5 +178,5 @@ def endorsements_in(
         except (ConfigurationError, SignatureError) as error:
             raise refused(LogReason.MALFORMED, f"an endorsement in the log cannot be read: {error}") from error
         if endorsement.endorser in policy.endorser_keys:
-            found.append(LoggedEndorsement(endorsement, inclusion.index))
-    return tuple(found)
+            endorsements.append(LoggedEndorsement(endorsement, inclusion.index))
+    return tuple(endorsements)

@@ -195,7 +195,7 @@ class Records:
         Raises:
             AuditFailure: a release has no ledger.
         """
-        found = []
+        findings = []
         for sha256, task in self._tasks.items():
             definition, rounds = task.definition, len(task.releases)
             if task.ledgers != rounds:
@@ -205,7 +205,7 @@ class Records:
             ledger = self._ledgers.get(definition.population)
             # Without rounds nothing is released or charged: what each device sends is private by itself.
             planned, delta = task.planned, definition.privacy.delta
-            found.append(
+            findings.append(
                 TaskFindings(
                     name=definition.name,
                     population=definition.population,
@@ -221,7 +221,7 @@ class Records:
                     delta=delta,
                 )
             )
-        return tuple(found)
+        return tuple(findings)
 
     def _charter(self, entry: CharterEntry) -> None:
         charter = open_charter(entry.signed)
@@ -235,7 +235,7 @@ class Records:
 
     def _founders(self) -> set[bytes]:
         """The founders in the policies of aggregators with an endorsement in the log."""
-        standing = {one.endorsement.policy_sha256 for one in self._endorsements if one.withdrawn is None}
+        standing = {endorsed.endorsement.policy_sha256 for endorsed in self._endorsements if endorsed.withdrawn is None}
         return {key for sha256 in standing for key in self._policies[sha256].founder_keys}
 
     def _require_owner(self, definition: common_pb2.TaskDefinition) -> None:
@@ -265,19 +265,19 @@ class Records:
         self._tasks[task_sha256(entry.signed)] = _Task(definition, entry.signed, algorithm, planned)
 
     def _endorsement(self, entry: EndorsementEntry) -> None:
-        found = open_endorsement(entry)
-        if found.endorser not in self._endorsers:
-            raise _Wrong(f"it is by {found.endorser[:12]}.., which is not a pinned endorser")
-        if found.policy_sha256 not in self._policies:
+        endorsement = open_endorsement(entry)
+        if endorsement.endorser not in self._endorsers:
+            raise _Wrong(f"it is by {endorsement.endorser[:12]}.., which is not a pinned endorser")
+        if endorsement.policy_sha256 not in self._policies:
             raise _Wrong("the policy that it names is not in the log before it")
-        self._endorsements.append(_Endorsed(found))
+        self._endorsements.append(_Endorsed(endorsement))
 
     def _withdrawal(self, number: int, entry: WithdrawalEntry) -> None:
         leaf = entry.leaf.hex()
-        for known in self._endorsements:
-            if known.endorsement.withdrawal == leaf:
-                check_withdrawal(entry, known.endorsement)
-                known.withdrawn = number
+        for endorsed in self._endorsements:
+            if endorsed.endorsement.withdrawal == leaf:
+                check_withdrawal(entry, endorsed.endorsement)
+                endorsed.withdrawn = number
                 return
         raise _Wrong("the endorsement that it withdraws is not in the log before it")
 
@@ -291,9 +291,9 @@ class Records:
         wanted = {"role": policy.role, "image_digest": claims.image_digest, "policy_sha256": sha256}
         endorsed = next(
             (
-                known
-                for known in self._endorsements
-                if known.withdrawn is None and known.endorsement.covers(**wanted, now=claims.issued)
+                matching
+                for matching in self._endorsements
+                if matching.withdrawn is None and matching.endorsement.covers(**wanted, now=claims.issued)
             ),
             None,
         )
@@ -325,7 +325,7 @@ class Records:
 
     def _model(self, entry: ManifestEntry) -> None:
         manifest = common_pb2.ModelManifest.FromString(entry.manifest)
-        task = self._known(manifest.task_sha256)
+        task = self._task_of(manifest.task_sha256)
         self._require_owner(task.definition)
         open_manifest(entry.signed, task=task.signed, developer_key=task.definition.developer_key)
         if manifest.version != len(task.models):
@@ -334,7 +334,7 @@ class Records:
 
     def _release(self, entry: ReleaseEntry) -> None:
         release = common_pb2.Release.FromString(entry.release)
-        task = self._known(release.task_sha256)
+        task = self._task_of(release.task_sha256)
         self._require_owner(task.definition)
         policy = self._signer(entry, domains.RELEASE, entry.release).policy
         number = len(task.releases)
@@ -366,7 +366,7 @@ class Records:
         check_tensors(release, query.releases)
 
     def _ledger(self, entry: LedgerEntry) -> None:
-        task = self._known(entry.task_sha256)
+        task = self._task_of(entry.task_sha256)
         signer = self._signer(entry, domains.LEDGER, entry.head)
         policy = signer.policy
         head, population = LedgerHead.decode(entry.head), task.definition.population
@@ -386,7 +386,7 @@ class Records:
         self._check_charge(ledger, task.releases[-1], task)
         for line in new:
             if line.events:
-                of = self._known(bytes.fromhex(line.task_id))
+                of = self._task_of(bytes.fromhex(line.task_id))
                 if line.round >= of.planned or line.events != of.charges(line.round):
                     raise _Wrong(f"it charges round {line.round} of {of.definition.name!r} other than declared")
                 if line.population_budget != Budget(policy.population_epsilon, policy.population_delta):
@@ -408,7 +408,7 @@ class Records:
         if sealed is None or sealed.release_sha256 != task.releases_sha256[-1]:
             raise _Wrong(f"it seals another release of round {release.round} than the one in the log before it")
 
-    def _known(self, sha256: bytes) -> _Task:
+    def _task_of(self, sha256: bytes) -> _Task:
         task = self._tasks.get(sha256)
         if task is None:
             raise _Wrong(f"task {sha256[:6].hex()} is not in the log before it")

@@ -38,7 +38,7 @@ class Repaired:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownTree:
     """A tree that was signed, its source, and the note if it is the log's own."""
 
     tree: Checkpoint
@@ -61,25 +61,27 @@ def repair(
         StateError: no entries here begin with every tree that was signed, or the folder cannot be used.
     """
     with _locked(folder):
-        known = [*_own(folder, key), *(_copied(copy, key) for copy in copies)]
-        known += [_stated(path, key) for path in checkpoints]
-        if not known:
+        trees = [*_own_trees(folder, key), *(_copied(copy, key) for copy in copies)]
+        trees += [_stated(path, key) for path in checkpoints]
+        if not trees:
             raise ConfigurationError(
                 f"the size of the log in {folder} is unknown: give --from a copy of it, or --checkpoint the file "
                 "that a witness keeps of it"
             )
-        own = _kept(folder, max(one.tree.size for one in known))
-        candidates = [own]
+        own_entries = _own_entries(folder, max(known_tree.tree.size for known_tree in trees))
+        candidates = [own_entries]
         for copy in copies:
             size = _copied(copy, key).tree.size
             candidates.append(list(itertools.islice(_whole_entries(copy / ENTRIES), size)))
-        entries = _longest(candidates, known)
+        entries = _longest(candidates, trees)
         tree = Checkpoint(key.name, len(entries), merkle.root_of(map(merkle.leaf_hash, entries)))
-        note = next((one.note for one in known if one.note is not None and one.tree == tree), None)
+        note = next(
+            (known_tree.note for known_tree in trees if known_tree.note is not None and known_tree.tree == tree), None
+        )
         _write(folder, entries, sign_checkpoint(tree, key, now=now) if note is None else note)
     # Reads all of it again, as the server does.
     with LogFiles.open(folder, key, now=now):
-        return Repaired(len(entries), min(len(own), len(entries)), signed_anew=note is None)
+        return Repaired(len(entries), min(len(own_entries), len(entries)), signed_anew=note is None)
 
 
 @contextlib.contextmanager
@@ -98,7 +100,7 @@ def _locked(folder: Path) -> Iterator[None]:
             os.close(file)
 
 
-def _own(folder: Path, key: NoteKey) -> list[_Known]:
+def _own_trees(folder: Path, key: NoteKey) -> list[_KnownTree]:
     """The log's own checkpoint, if it exists and is intact."""
     try:
         return [_signed(folder / CHECKPOINT, key)]
@@ -106,18 +108,18 @@ def _own(folder: Path, key: NoteKey) -> list[_Known]:
         return []
 
 
-def _copied(copy: Path, key: NoteKey) -> _Known:
+def _copied(copy: Path, key: NoteKey) -> _KnownTree:
     return _signed(copy / CHECKPOINT, key)
 
 
-def _signed(path: Path, key: NoteKey) -> _Known:
-    known = _stated(path, key)
-    if known.note is None:
+def _signed(path: Path, key: NoteKey) -> _KnownTree:
+    stated = _stated(path, key)
+    if stated.note is None:
         raise ConfigurationError(f"{path} is not signed by this log")
-    return known
+    return stated
 
 
-def _stated(path: Path, key: NoteKey) -> _Known:
+def _stated(path: Path, key: NoteKey) -> _KnownTree:
     """The tree of a signed note with a valid signature by the log, or of a bare checkpoint text."""
     try:
         with path.open("rb") as file:
@@ -135,10 +137,10 @@ def _stated(path: Path, key: NoteKey) -> _Known:
     if tree.origin != key.name:
         raise ConfigurationError(f"{path} is of the log {tree.origin!r}, and this one is {key.name!r}")
     if note is not None:
-        own = key.public(Kind.NOTE)
-        if not any(line.is_by(own) and own.verifies(line, note.body) for line in note.lines):
+        log_key = key.public(Kind.NOTE)
+        if not any(line.is_by(log_key) and log_key.verifies(line, note.body) for line in note.lines):
             raise ConfigurationError(f"{path} is not signed by the key of this log")
-    return _Known(tree, str(path), note)
+    return _KnownTree(tree, str(path), note)
 
 
 def _whole_entries(path: Path) -> Iterator[bytes]:
@@ -155,7 +157,7 @@ def _whole_entries(path: Path) -> Iterator[bytes]:
         return
 
 
-def _kept(folder: Path, known: int) -> list[bytes]:
+def _own_entries(folder: Path, covered: int) -> list[bytes]:
     """The entries of the log's own file: as far as trees are known, and later ones that are complete.
 
     Their hashes say so, which were written after them; without these, that they are records.
@@ -164,14 +166,14 @@ def _kept(folder: Path, known: int) -> list[bytes]:
         hashes = (folder / HASHES).read_bytes()
     except FileNotFoundError:
         hashes = b""
-    kept = []
+    entries = []
     for number, entry in enumerate(_whole_entries(folder / ENTRIES)):
         start = merkle.HASH_BYTES * merkle.position(0, number)
         stored = hashes[start : start + merkle.HASH_BYTES]
-        if number >= known and stored != merkle.leaf_hash(entry) and (stored or not _is_record(entry)):
+        if number >= covered and stored != merkle.leaf_hash(entry) and (stored or not _is_record(entry)):
             break
-        kept.append(entry)
-    return kept
+        entries.append(entry)
+    return entries
 
 
 def _is_record(entry: bytes) -> bool:
@@ -182,11 +184,11 @@ def _is_record(entry: bytes) -> bool:
     return True
 
 
-def _longest(candidates: Iterable[Sequence[bytes]], known: Sequence[_Known]) -> Sequence[bytes]:
+def _longest(candidates: Iterable[Sequence[bytes]], trees: Sequence[_KnownTree]) -> Sequence[bytes]:
     failed = ""
     for entries in sorted(candidates, key=len, reverse=True):
         leaves = [merkle.leaf_hash(entry) for entry in entries]
-        missing = next((one for one in known if not _begins(leaves, one.tree)), None)
+        missing = next((tree for tree in trees if not _begins(leaves, tree.tree)), None)
         if missing is None:
             return entries
         failed = failed or f"{missing.source} is of {missing.tree.size} entries that these {len(entries)} do not have"

@@ -61,52 +61,57 @@ class Witness:
         policy = self._logs.get(origin)
         if policy is None:
             raise refused(LogReason.WRONG_ORIGIN, f"this witness does not know a log {origin!r}")
-        found = verify_checkpoint(note, policy).checkpoint
+        checkpoint = verify_checkpoint(note, policy).checkpoint
         with self._lock:
             last = self.last(origin)
             if old_size != last.size:
                 return Answer(last.size, None)
-            if found.size < last.size:
-                raise refused(LogReason.SHRUNK, f"the log has {found.size} entries, and had {last.size}")
-            if found.size == last.size and found.root != last.root:
-                raise refused(LogReason.SPLIT_VIEW, f"the log shows two different trees of {found.size} entries")
+            if checkpoint.size < last.size:
+                raise refused(LogReason.SHRUNK, f"the log has {checkpoint.size} entries, and had {last.size}")
+            if checkpoint.size == last.size and checkpoint.root != last.root:
+                raise refused(LogReason.SPLIT_VIEW, f"the log shows two different trees of {checkpoint.size} entries")
             try:
                 verify_consistency(
-                    first=last.size, second=found.size, first_root=last.root, second_root=found.root, proof=proof
+                    first=last.size,
+                    second=checkpoint.size,
+                    first_root=last.root,
+                    second_root=checkpoint.root,
+                    proof=proof,
                 )
             except ProofError as error:
                 raise refused(
-                    LogReason.INCONSISTENT, f"the tree of {found.size} entries does not continue that of {last.size}"
+                    LogReason.INCONSISTENT,
+                    f"the tree of {checkpoint.size} entries does not continue that of {last.size}",
                 ) from error
             # Also one that is there: an earlier process may have ended before it was on the disk.
-            self._state.write_atomically(_file(origin), found.body)
-            if not self._state.path(_known(origin)).exists():
-                self._state.write_atomically(_known(origin), b"")
-            return Answer(found.size, self._key.cosign(found.body, now=self._clock()))
+            self._state.write_atomically(_file(origin), checkpoint.body)
+            if not self._state.path(_marker(origin)).exists():
+                self._state.write_atomically(_marker(origin), b"")
+            return Answer(checkpoint.size, self._key.cosign(checkpoint.body, now=self._clock()))
 
     def last(self, origin: str) -> Checkpoint:
         """The last cosigned checkpoint of a log; an empty tree before the first. Raises StateError."""
-        self._state.require_not_lost(_file(origin), beside=_known(origin))
+        self._state.require_not_lost(_file(origin), beside=_marker(origin))
         stored = self._state.read(_file(origin))
         if stored is None:
             return Checkpoint(origin, 0, EMPTY_ROOT)
         try:
-            found = Checkpoint.from_body(stored)
-            if found.origin != origin:
+            checkpoint = Checkpoint.from_body(stored)
+            if checkpoint.origin != origin:
                 raise StateError(f"{self._state.path(_file(origin))} is of another log")
         except (TransparencyError, StateError) as error:
             raise StateError(
                 f"{self._state.path(_file(origin))} is damaged: this witness cannot know what it cosigned; "
                 "restore the file"
             ) from error
-        return found
+        return checkpoint
 
 
 def _file(origin: str) -> str:
     return f"{_number(origin)}.checkpoint"
 
 
-def _known(origin: str) -> str:
+def _marker(origin: str) -> str:
     """A marker, created after the first checkpoint: without it, a lost checkpoint would look like a new log."""
     return f"{_number(origin)}.known"
 

@@ -36,7 +36,7 @@ class Admission:
         self._task, self._sha256, self._tokens, self._population = task, task_sha256, tokens, population
         self._began, self._seconds, self._monotonic = began, period_seconds, monotonic
         self._lock = threading.Lock()
-        self._known: dict[int, TokenKey] = {}
+        self._keys: dict[int, TokenKey] = {}
         # On the monotonic clock: since when the current period runs, and since when its key is over (None: it is not).
         self._since = monotonic()
         self._ended: float | None = None
@@ -101,18 +101,18 @@ class Admission:
 
     def _key(self, period: int) -> TokenKey | None:
         with self._lock:
-            known = self._known.get(period)
-        if known is None and 0 <= period <= self.period:
-            signed = self._tokens.kept(self._task, period)
+            key = self._keys.get(period)
+        if key is None and 0 <= period <= self.period:
+            signed = self._tokens.stored_key(self._task, period)
             if signed is None:
                 return None
             # It was checked when it came.
-            known = opened(signed)
+            key = opened(signed)
             with self._lock:
-                if len(self._known) >= _MOST_KNOWN:
-                    self._known.pop(next(iter(self._known)))
-                self._known[period] = known
-        return known
+                if len(self._keys) >= _MOST_KNOWN:
+                    self._keys.pop(next(iter(self._keys)))
+                self._keys[period] = key
+        return key
 
 
 def opened(signed: enrolment_pb2.SignedTokenKey) -> TokenKey:

@@ -202,10 +202,10 @@ class Desk:
 
     def summary(self, sha256: bytes, algorithm: LocalReporter) -> tuple[int, bytes]:
         """(reports, what they say) of a task, open or not. Raises StateError."""
-        kept = b"" if algorithm.row_bytes else self._storage.kept(sha256)
+        reports = b"" if algorithm.row_bytes else self._storage.all_reports(sha256)
         rows = self._storage.rows(sha256) or algorithm.first_rows()
-        count = self._storage.count(sha256) if algorithm.row_bytes else len(kept) // algorithm.report_bytes
-        return count, algorithm.summary(rows, kept)
+        count = self._storage.count(sha256) if algorithm.row_bytes else len(reports) // algorithm.report_bytes
+        return count, algorithm.summary(rows, reports)
 
     def stop(self) -> None:
         """Stores what waits. Idempotent."""

@@ -28,7 +28,7 @@ def local_servicer(
 ) -> local_pb2_grpc.LocalServiceServicer:
     """``desk`` as gRPC methods. Results are for the operator."""
 
-    def known(sha256: bytes) -> TaskRecord:
+    def task_of(sha256: bytes) -> TaskRecord:
         task = storage.task(sha256)
         if task is None or task.planned_rounds:
             raise NotFound(f"task {short(sha256)} is no task of local trust of this server")
@@ -36,7 +36,7 @@ def local_servicer(
 
     def over(sha256: bytes) -> Refusal:
         """Why a task that is not open takes no report."""
-        task = known(sha256)
+        task = task_of(sha256)
         if task.state is TaskState.ACTIVE:
             raise NotFound(f"task {short(sha256)} is not open yet; try again soon")
         return Refusal.TASK_ABANDONED if task.state in _CANCELLED else Refusal.ROUND_CLOSED
@@ -60,7 +60,7 @@ def local_servicer(
     def results(request: local_pb2.GetResultsRequest, context: grpc.ServicerContext) -> local_pb2.GetResultsResponse:
         operator.require(context)
         check_length("task_sha256", request.task_sha256, HASH_BYTES)
-        reporter = reporter_of(open_task(known(request.task_sha256).signed))
+        reporter = reporter_of(open_task(task_of(request.task_sha256).signed))
         if reporter is None:
             raise NotFound(f"task {short(request.task_sha256)} takes no reports")
         count, summary = desk.summary(request.task_sha256, reporter)

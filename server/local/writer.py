@@ -138,26 +138,28 @@ class Writer:
         except BaseException as error:
             if not isinstance(error, StateError):
                 self._log.crash("reports_not_stored", error)
-            for one in batch:
-                one.done.set_exception(error if isinstance(error, StateError) else StateError("reports are not stored"))
+            for waiting in batch:
+                waiting.done.set_exception(
+                    error if isinstance(error, StateError) else StateError("reports are not stored")
+                )
         else:
-            for one, answer in zip(batch, answers, strict=True):
-                one.done.set_result(answer)
+            for waiting, answer in zip(batch, answers, strict=True):
+                waiting.done.set_result(answer)
         with self._lock:
-            self._bytes -= sum(one.size for one in batch)
+            self._bytes -= sum(entry.size for entry in batch)
 
     def _stored(self, batch: Sequence[_Waiting]) -> list[Refusal | None]:
-        answers = [one.judgement.refusal() for one in batch]
-        taken = [one for one, refusal in zip(batch, answers, strict=True) if refusal is None]
+        answers = [entry.judgement.refusal() for entry in batch]
+        taken = [entry for entry, refusal in zip(batch, answers, strict=True) if refusal is None]
         new = [False] * len(taken)
         try:
-            new = self._storage.take([one.report for one in taken])
+            new = self._storage.take([entry.report for entry in taken])
         finally:
-            for one, is_new in zip(taken, new, strict=True):
-                one.judgement.stored(is_new)
-        for place, one in enumerate(batch):
+            for waiting, is_new in zip(taken, new, strict=True):
+                waiting.judgement.stored(is_new)
+        for place, waiting in enumerate(batch):
             # Rows go on changing: one that was taken may be unlike them when it comes again.
-            if answers[place] is not None and self._storage.has(one.report.task_sha256, one.report.report_id):
+            if answers[place] is not None and self._storage.has(waiting.report.task_sha256, waiting.report.report_id):
                 answers[place] = None
         return answers
 

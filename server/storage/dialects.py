@@ -35,13 +35,13 @@ class Dialect:
 
 def dialect_of(engine: sa.Engine | sa.Connection) -> Dialect:
     """The dialect of a database. Raises ConfigurationError for a database without a dialect here."""
-    found = _DIALECTS.get(engine.dialect.name)
-    if found is None:
+    dialect = _DIALECTS.get(engine.dialect.name)
+    if dialect is None:
         raise ConfigurationError(
             f"Expected database={engine.dialect.name!r} to be one of {', '.join(_DIALECTS)}: on any other the history "
             "of tasks would not be append-only"
         )
-    return found
+    return dialect
 
 
 def _sqlite_triggers(table: sa.Table) -> tuple[str, ...]:

@@ -145,15 +145,15 @@ class SqlLeases:
     def renew(self, leases: Mapping[Lease, Note], holder: Holder, *, seconds: float) -> set[Lease]:
         if not leases:
             return set()
-        kept = set()
+        renewed = set()
         with self._errors(), self._engine.begin() as connection:
             # Always in the same order: two transactions never wait for each other's rows.
             for lease, note in sorted(leases.items(), key=lambda entry: entry[0].name):
                 change = _of(lease).where(LEASES.c.holder == holder.name)
                 values = {"expires": self._now() + seconds, "wait_reason": note.reason, "wait_until": note.until}
                 if connection.execute(change.values(**values)).rowcount == 1:
-                    kept.add(lease)
-        return kept
+                    renewed.add(lease)
+        return renewed
 
     def give_back(self, holder: Holder) -> None:
         with self._errors(), self._engine.begin() as connection:

@@ -41,8 +41,8 @@ class ReportStorage(Protocol):
         """The rows of a task, in the order of their places; none of a task that keeps reports."""
         ...
 
-    def changed_rows(self, sha256: bytes, known: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
-        """(times overwritten, content) of the rows that were overwritten other times than ``known`` has, or 0."""
+    def changed_rows(self, sha256: bytes, overwritten: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
+        """(times overwritten, content) of the rows that were overwritten other times than ``overwritten`` has, or 0."""
         ...
 
     def take(self, reports: Sequence[NewReport]) -> list[bool]:
@@ -57,7 +57,7 @@ class ReportStorage(Protocol):
         """Reports that were stored."""
         ...
 
-    def kept(self, sha256: bytes) -> bytes:
+    def all_reports(self, sha256: bytes) -> bytes:
         """All reports that were kept, one after the other, in any order."""
         ...
 
@@ -99,44 +99,47 @@ class SqlReports:
         with self._errors(), self._engine.connect() as connection:
             return [bytes(row.content) for row in connection.execute(query.order_by(LOCAL_ROWS.c.place))]
 
-    def changed_rows(self, sha256: bytes, known: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
+    def changed_rows(self, sha256: bytes, overwritten: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
         of = LOCAL_ROWS.c.task_sha256 == sha256
         query = sa.select(LOCAL_ROWS.c.place, LOCAL_ROWS.c.overwritten).where(of)
         with self._errors(), self._engine.connect() as connection:
-            places = [row.place for row in connection.execute(query) if row.overwritten != known.get(row.place, 0)]
-            found: dict[int, tuple[int, bytes]] = {}
+            places = [
+                row.place for row in connection.execute(query) if row.overwritten != overwritten.get(row.place, 0)
+            ]
+            changed: dict[int, tuple[int, bytes]] = {}
             for start in range(0, len(places), _PLACES):
                 some = LOCAL_ROWS.c.place.in_(places[start : start + _PLACES])
                 rows = sa.select(LOCAL_ROWS.c.place, LOCAL_ROWS.c.overwritten, LOCAL_ROWS.c.content).where(of, some)
-                found |= {row.place: (row.overwritten, bytes(row.content)) for row in connection.execute(rows)}
-        return found
+                changed |= {row.place: (row.overwritten, bytes(row.content)) for row in connection.execute(rows)}
+        return changed
 
     def take(self, reports: Sequence[NewReport]) -> list[bool]:
         if not reports:
             return []
         now = self._clock()
         # One line per id: of two with the same id in one call the first one counts.
-        first = {(one.task_sha256, one.report_id): one for one in reversed(reports)}
+        first = {(report.task_sha256, report.report_id): report for report in reversed(reports)}
         lines = [
             {
-                "task_sha256": one.task_sha256,
-                "report_id": one.report_id,
+                "task_sha256": report.task_sha256,
+                "report_id": report.report_id,
                 "received": now,
-                "content": b"" if one.place is not None else one.content,
+                "content": b"" if report.place is not None else report.content,
             }
-            for one in sorted(first.values(), key=lambda one: (one.task_sha256, one.report_id))
+            for report in sorted(first.values(), key=lambda report: (report.task_sha256, report.report_id))
         ]
         with self._errors(), self._engine.begin() as connection:
             added = {(bytes(row[0]), bytes(row[1])) for row in connection.execute(self._add, lines)}
             taken = [
-                (one.task_sha256, one.report_id) in added and first[one.task_sha256, one.report_id] is one
-                for one in reports
+                (report.task_sha256, report.report_id) in added
+                and first[report.task_sha256, report.report_id] is report
+                for report in reports
             ]
             last: dict[tuple[bytes, int], tuple[bytes, int]] = {}
-            for one, new in zip(reports, taken, strict=True):
-                if new and one.place is not None:
-                    key = one.task_sha256, one.place
-                    last[key] = one.content, last.get(key, (b"", 0))[1] + 1
+            for written, new in zip(reports, taken, strict=True):
+                if new and written.place is not None:
+                    key = written.task_sha256, written.place
+                    last[key] = written.content, last.get(key, (b"", 0))[1] + 1
             if last:
                 # Always in the same order: two servers never wait for each other's rows.
                 changes = [
@@ -160,7 +163,7 @@ class SqlReports:
             places, overwritten = connection.execute(rows).one()
             return int(overwritten) if places else int(connection.execute(reports).scalar_one())
 
-    def kept(self, sha256: bytes) -> bytes:
+    def all_reports(self, sha256: bytes) -> bytes:
         query = sa.select(LOCAL_REPORTS.c.content).where(LOCAL_REPORTS.c.task_sha256 == sha256)
         with self._errors(), self._engine.connect() as connection:
             return b"".join(connection.execute(query).scalars())

@@ -73,9 +73,9 @@ class SqlStorage:
         self._clock = clock
         dialect = dialect_of(engine)
         self._insert = dialect.insert
-        own: Callable[[], Any] = clock if dialect.now is None else lambda: dialect.now
+        now: Callable[[], Any] = clock if dialect.now is None else lambda: dialect.now
         self._lease_engine = engine if lease_engine is None else lease_engine
-        self.leases = SqlLeases(self._lease_engine, insert=self._insert, errors=errors, now=lease_clock or own)
+        self.leases = SqlLeases(self._lease_engine, insert=self._insert, errors=errors, now=lease_clock or now)
         self.log_rows = SqlLogRows(transaction=self._transaction, reading=self._reading, insert=self._insert)
         self.reports = SqlReports(engine, insert=self._insert, errors=errors, clock=clock)
         with errors():
@@ -312,18 +312,18 @@ class SqlStorage:
             .where(TASKS.c.state.in_(rank))
             .order_by(sa.case(rank, value=TASKS.c.state), TASKS.c.sequence.desc())
         )
-        found: dict[str, PublishedModel] = {}
+        published: dict[str, PublishedModel] = {}
         with self._reading() as connection:
             for row in connection.execute(query):
                 # Which kind a task is stands in its signed definition alone.
-                if row.population in found or not _has_model(row.definition):
+                if row.population in published or not _has_model(row.definition):
                     continue
-                found[row.population] = PublishedModel(
+                published[row.population] = PublishedModel(
                     row.population,
                     common_pb2.SignedTask(definition=row.definition, signature=row.signature),
                     common_pb2.SignedManifest(manifest=row.manifest, signature=row.manifest_signature),
                 )
-        return list(found.values())
+        return list(published.values())
 
     # Charters and token keys
 

@@ -297,7 +297,7 @@ def test_ids_are_forgotten_once_no_device_sends_them_again(stores: ServerStores,
     assert not storage.reports.has(sha256, identity(1))
     assert storage.reports.has(kept, identity(1)), "a report that is kept is no mere id"
     assert (storage.reports.count(sha256), storage.reports.count(kept)) == (1, 1)
-    assert counter.report_bytes == len(storage.reports.kept(kept))
+    assert counter.report_bytes == len(storage.reports.all_reports(kept))
     storage.close()
 
 

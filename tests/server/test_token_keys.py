@@ -49,7 +49,7 @@ def driver(world: Any, issuer: Asked | None, *, issuer_key: bytes) -> Any:
     tokens = TokenKeys(
         world.storage, populations=populations, key=world.key, log=world.log, issuer=issuer, clock=world.clock
     )
-    board = world.board(token_key=tokens.kept, issuer_address="issuer.example:7220")
+    board = world.board(token_key=tokens.stored_key, issuer_address="issuer.example:7220")
     return world.driver(populations=populations, tokens=tokens, board=board), board
 
 
@@ -168,16 +168,16 @@ def test_a_key_that_was_kept_of_another_issuer_is_asked_for_anew(world: Any, iss
         world.storage, populations=populations, key=world.key, log=world.log, issuer=issuer, clock=world.clock
     )
     order = aggregator_pb2.RoundOrder.FromString(issuer.orders[0])
-    right = tokens.kept(task.signed, 0)
+    right = tokens.stored_key(task.signed, 0)
     assert right is not None
     stated = enrolment_pb2.TokenKey.FromString(right.token_key)
     old = TokenKey(stated.population, stated.task_sha256, 0, stated.modulus, stated.not_after).signed(
         SigningKey.generate()
     )
     world.storage.set_token_key(order.task_sha256, order.round, old)
-    assert tokens.kept(task.signed, 0) == old
+    assert tokens.stored_key(task.signed, 0) == old
     assert tokens.ordered(task.signed, order, population="viewers") == right
-    assert tokens.kept(task.signed, 0) == right
+    assert tokens.stored_key(task.signed, 0) == right
 
 
 @pytest.mark.parametrize(

@@ -27,35 +27,35 @@ def masks(shares: Any, bits: Any, stored: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def fold(records: Any, buckets: Any, stored: Any, found: Any) -> None:
+def fold(records: Any, buckets: Any, stored: Any, sums: Any) -> None:
     """See ``scanning.fold``."""
     for row in range(records.shape[0]):
-        for query in range(found.shape[0]):
+        for query in range(sums.shape[0]):
             for table in range(buckets.shape[1]):
                 mask = stored[query, row, table]
                 bucket = buckets[row, table]
                 for line in range(records.shape[1]):
                     for word in range(8):
-                        found[query, bucket, line, word] ^= records[row, line, word] & mask
+                        sums[query, bucket, line, word] ^= records[row, line, word] & mask
 
 
 @numba.njit(nogil=True, cache=True)
-def fold_pairs(records: Any, buckets: Any, stored: Any, found: Any) -> None:
+def fold_pairs(records: Any, buckets: Any, stored: Any, sums: Any) -> None:
     """As ``fold`` where every layout is one bucket, ``buckets[.., table] == table``: two rows per visit to it."""
     pairs = records.shape[0] // 2 * 2
     for row in range(0, pairs, 2):
         even, odd = records[row], records[row + 1]
-        for query in range(found.shape[0]):
+        for query in range(sums.shape[0]):
             for table in range(buckets.shape[1]):
                 even_mask, odd_mask = stored[query, row, table], stored[query, row + 1, table]
-                out = found[query, table]
+                out = sums[query, table]
                 for line in range(records.shape[1]):
                     for word in range(8):
                         out[line, word] ^= (even[line, word] & even_mask) ^ (odd[line, word] & odd_mask)
     for row in range(pairs, records.shape[0]):
-        for query in range(found.shape[0]):
+        for query in range(sums.shape[0]):
             for table in range(buckets.shape[1]):
                 mask = stored[query, row, table]
                 for line in range(records.shape[1]):
                     for word in range(8):
-                        found[query, table, line, word] ^= records[row, line, word] & mask
+                        sums[query, table, line, word] ^= records[row, line, word] & mask

@@ -76,11 +76,11 @@ class Layout:
 
     def first_rows(self) -> Int64Array:
         """The row at place 0 of every bucket, int64 [buckets]; -1 where the bucket is empty."""
-        found = np.full((self.tables, self.per_table), -1, dtype=np.int64)
+        first = np.full((self.tables, self.per_table), -1, dtype=np.int64)
         dealt = np.arange(min(self.per_table, self.rows))
         for table in range(self.tables):
-            found[table, : len(dealt)] = self._permuted(dealt, table, backwards=True)
-        return found.reshape(-1)
+            first[table, : len(dealt)] = self._permuted(dealt, table, backwards=True)
+        return first.reshape(-1)
 
     def assign(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Which of the different ``rows`` every bucket is asked for, and at which place: int64 [buckets] each.
@@ -98,26 +98,26 @@ class Layout:
     def _round_tables(self, seed: bytes, table: int) -> list[Int64Array]:
         """The outputs of every round function for all its inputs: half of a number has few values."""
         key = hashlib.sha256(PIR_LAYOUT + hashlib.sha256(seed).digest() + bytes([table])).digest()
-        found = []
+        tables = []
         for number in range(_ROUNDS):
-            given, bits = (
+            input_bits, bits = (
                 (self._right_bits, self._left_bits) if number % 2 == 0 else (self._left_bits, self._right_bits)
             )
-            blocks = np.zeros((2**given, 2), dtype="<u8")
-            blocks[:, 0], blocks[:, 1] = np.arange(2**given), number
+            blocks = np.zeros((2**input_bits, 2), dtype="<u8")
+            blocks[:, 0], blocks[:, 1] = np.arange(2**input_bits), number
             encrypted = Cipher(AES(key), ECB()).encryptor().update(blocks.tobytes())
             words = np.frombuffer(encrypted, dtype="<u8").reshape(-1, 2)[:, 0]
-            found.append((words & np.uint64(2**bits - 1)).astype(np.int64))
-        return found
+            tables.append((words & np.uint64(2**bits - 1)).astype(np.int64))
+        return tables
 
     def _permuted(self, values: Int64Array, table: int, *, backwards: bool) -> Int64Array:
-        found = self._feistel(values, table, backwards=backwards)
-        outside = np.flatnonzero(found >= self.rows)
+        permuted = self._feistel(values, table, backwards=backwards)
+        outside = np.flatnonzero(permuted >= self.rows)
         # Ends: the walk from a value of the domain comes back to one at the latest at that value.
         while len(outside):
-            found[outside] = self._feistel(found[outside], table, backwards=backwards)
-            outside = outside[found[outside] >= self.rows]
-        return found
+            permuted[outside] = self._feistel(permuted[outside], table, backwards=backwards)
+            outside = outside[permuted[outside] >= self.rows]
+        return permuted
 
     def _feistel(self, values: Int64Array, table: int, *, backwards: bool) -> Int64Array:
         left, right = values >> self._right_bits, values & (2**self._right_bits - 1)

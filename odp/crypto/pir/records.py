@@ -42,8 +42,8 @@ def _levels(rows: int, row_bytes: int) -> int:
     """Levels of the tree that go with the rows: down from a cap of 2^10 nodes, and what still fits the cache line."""
     depth = (rows - 1).bit_length()
     least = max(0, depth - _CAP_LEVELS)
-    room = -(row_bytes + least * NODE_BYTES) % _LINE
-    return min(depth, least + room // NODE_BYTES)
+    spare = -(row_bytes + least * NODE_BYTES) % _LINE
+    return min(depth, least + spare // NODE_BYTES)
 
 
 def record_bytes(rows: int, row_bytes: int) -> int:

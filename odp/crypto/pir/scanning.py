@@ -43,7 +43,7 @@ def scan(
         count: buckets.
         compiled: whether numba may be used; the result is the same.
     """
-    found = np.zeros((len(shares), count, *records.shape[1:]), dtype=np.uint64)
+    sums = np.zeros((len(shares), count, *records.shape[1:]), dtype=np.uint64)
     kernels = _kernels() if compiled else None
     pick, add = (masks, fold) if kernels is None else (kernels.masks, kernels.fold)
     if kernels is not None and count == bits.shape[1] and records.shape[1] <= NARROW:
@@ -56,8 +56,8 @@ def scan(
         if block.stop - start < stored.shape[1]:
             stored = np.empty((len(shares), block.stop - start, bits.shape[1]), dtype=np.uint64)
         pick(words, bits[block], stored)
-        add(records[block], buckets[block], stored, found)
-    return found
+        add(records[block], buckets[block], stored, sums)
+    return sums
 
 
 @functools.cache
@@ -75,13 +75,13 @@ def masks(shares: UInt64Array, bits: UInt32Array, stored: UInt64Array) -> None:
     np.subtract(np.uint64(0), picked, out=stored)
 
 
-def fold(records: UInt64Array, buckets: UInt16Array, stored: UInt64Array, found: UInt64Array) -> None:
-    """XORs every row, behind its masks, into its buckets of ``found`` [queries, count, lines, 8]."""
+def fold(records: UInt64Array, buckets: UInt16Array, stored: UInt64Array, sums: UInt64Array) -> None:
+    """XORs every row, behind its masks, into its buckets of ``sums`` [queries, count, lines, 8]."""
     for table in range(buckets.shape[1]):
         order = np.argsort(buckets[:, table], kind="stable")
-        own = buckets[order, table].astype(np.int64)
-        starts = np.flatnonzero(np.diff(own, prepend=-1))
+        bucket_of_row = buckets[order, table].astype(np.int64)
+        starts = np.flatnonzero(np.diff(bucket_of_row, prepend=-1))
         rows = records[order]
-        for query in range(len(found)):
+        for query in range(len(sums)):
             masked = rows & stored[query, order, table][:, None, None]
-            found[query, own[starts]] ^= np.bitwise_xor.reduceat(masked, starts, axis=0)
+            sums[query, bucket_of_row[starts]] ^= np.bitwise_xor.reduceat(masked, starts, axis=0)

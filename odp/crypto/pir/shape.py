@@ -102,13 +102,13 @@ class Shape:
         Raises:
             ConfigurationError: a key is out of range, or there are more different ones than ``keys`` of the shape.
         """
-        given = np.asarray(keys)
-        if given.size == 0:
-            given = given.astype(np.int64).reshape(0)
+        array = np.asarray(keys)
+        if array.size == 0:
+            array = array.astype(np.int64).reshape(0)
         # The message holds no key: they are private.
-        if given.ndim != 1 or given.dtype.kind not in "iu" or (given < 0).any() or (given >= self.rows).any():
+        if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 0).any() or (array >= self.rows).any():
             raise ConfigurationError(f"Expected keys to be a list of whole numbers from 0 to {self.rows - 1}")
-        rows, inverse = np.unique(given.astype(np.int64), return_inverse=True)
+        rows, inverse = np.unique(array.astype(np.int64), return_inverse=True)
         if len(rows) > self.keys:
             raise ConfigurationError(f"Expected at most {self.keys} distinct keys, got {len(rows)}")
         return rows, inverse

@@ -150,8 +150,8 @@ class Secret:
     @property
     def placed(self) -> npt.NDArray[np.bool_]:
         """The keys that were queried, bool [keys]: all, except after the layout's failure."""
-        found: npt.NDArray[np.bool_] = self.wanted >= 0
-        return found
+        placed: npt.NDArray[np.bool_] = self.wanted >= 0
+        return placed
 
 
 def query(
@@ -207,8 +207,8 @@ def answer_many(
     shares = np.empty((len(opened), buckets * _share_bytes(shape)), dtype=np.uint8)
     for number, keys in enumerate(opened):
         shares[number] = dpf.evaluate(keys, places).reshape(-1)
-    found = scanning.scan(database.records, database.buckets, database.bits, shares, buckets, compiled=compiled)
-    replies = found.reshape(len(opened), -1).view(np.uint8)
+    sums = scanning.scan(database.records, database.buckets, database.bits, shares, buckets, compiled=compiled)
+    replies = sums.reshape(len(opened), -1).view(np.uint8)
     return [
         reply.tobytes() if pad_seed is None else _xor(reply, _pad(pad_seed, shape, hashlib.sha256(request).digest()))
         for reply, (request, pad_seed) in zip(replies, requests, strict=True)
@@ -238,17 +238,17 @@ def recover(secret: Secret, reply: bytes) -> UInt8Array:
     if len(reply) != reply_bytes(shape):
         raise WrongRowsError(f"Expected a reply of {reply_bytes(shape)} bytes, got {len(reply)}")
     pad = _pad(secret.pad_seed, shape, secret.helper_sha256)
-    found = np.frombuffer(_xor(np.frombuffer(reply, dtype=np.uint8), pad), dtype=np.uint8)
-    found = found.reshape(shape.layout.buckets, shape.record_bytes)
+    buckets = np.frombuffer(_xor(np.frombuffer(reply, dtype=np.uint8), pad), dtype=np.uint8)
+    buckets = buckets.reshape(shape.layout.buckets, shape.record_bytes)
     records.check(
-        found,
+        buckets,
         secret.numbers.tolist(),
         rows=shape.rows,
         row_bytes=shape.row_bytes,
         table=shape.table_sha256,
         cap=shape.cap,
     )
-    return found[secret.wanted[secret.placed], : shape.row_bytes]
+    return buckets[secret.wanted[secret.placed], : shape.row_bytes]
 
 
 def request_bytes(shape: Shape) -> int:

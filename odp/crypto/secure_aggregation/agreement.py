@@ -24,28 +24,28 @@ SECRET_BYTES = 32
 _NUMBER_BYTES = 4
 
 
-def channel_key(own: X25519PrivateKey, session: Session, number: int, other: int) -> bytes:
+def channel_key(private_key: X25519PrivateKey, session: Session, number: int, other: int) -> bytes:
     """AES-256 key (32 bytes) of the channel between clients ``number`` and ``other``.
 
     Args:
-        own: the private half of the channel key that client ``number`` advertised.
+        private_key: the private half of the channel key that client ``number`` advertised.
         session: whose adverts were checked.
         number, other: of two clients of it.
     """
     keys = [session.adverts[client].channel_key for client in (number, other)]
-    return _derived(own, domains.SECAGG_CHANNEL, session, (number, other), keys)
+    return _derived(private_key, domains.SECAGG_CHANNEL, session, (number, other), keys)
 
 
-def mask_seed(own: X25519PrivateKey, session: Session, number: int, other: int) -> bytes:
-    """Seed (32 bytes) of the mask between two clients; arguments as of ``channel_key``, ``own`` of the mask key."""
+def mask_seed(private_key: X25519PrivateKey, session: Session, number: int, other: int) -> bytes:
+    """Seed (32 bytes) of the mask between two clients; arguments as of ``channel_key``, but of the mask keys."""
     keys = [session.adverts[client].mask_key for client in (number, other)]
-    return _derived(own, domains.SECAGG_PAIR_MASK, session, (number, other), keys)
+    return _derived(private_key, domains.SECAGG_PAIR_MASK, session, (number, other), keys)
 
 
 def _derived(
-    own: X25519PrivateKey, domain: bytes, session: Session, numbers: tuple[int, int], keys: list[bytes]
+    private_key: X25519PrivateKey, domain: bytes, session: Session, numbers: tuple[int, int], keys: list[bytes]
 ) -> bytes:
-    shared = own.exchange(X25519PublicKey.from_public_bytes(keys[1]))
+    shared = private_key.exchange(X25519PublicKey.from_public_bytes(keys[1]))
     if numbers[0] > numbers[1]:
         numbers, keys = numbers[::-1], keys[::-1]
     pair = b"".join(number.to_bytes(_NUMBER_BYTES, "big") for number in numbers) + b"".join(keys)

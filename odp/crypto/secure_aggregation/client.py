@@ -72,7 +72,7 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True)
-class _Own:
+class _Secrets:
     """The client's secrets of one session. Its ``repr`` shows nothing of it."""
 
     channel: X25519PrivateKey = field(repr=False)
@@ -81,7 +81,7 @@ class _Own:
     reveal: bytes = field(repr=False)
 
     @classmethod
-    def drawn(cls, random_bytes: Callable[[int], bytes]) -> _Own:
+    def generate(cls, random_bytes: Callable[[int], bytes]) -> _Secrets:
         return cls(
             X25519PrivateKey.from_private_bytes(random_bytes(32)),
             X25519PrivateKey.from_private_bytes(random_bytes(32)),
@@ -117,14 +117,14 @@ class Client:
         self._identity: signing.SigningKey | None = identity
         self._roster = roster
         self._random_bytes = random_bytes
-        self._own: _Own | None = _Own.drawn(random_bytes)
+        self._live_secrets: _Secrets | None = _Secrets.generate(random_bytes)
         self.state = State.CREATED
         self.advert = sign_advert(
             identity,
             configuration=configuration,
-            channel_key=self._own.channel.public_key().public_bytes_raw(),
-            mask_key=self._own.mask_key.public_key().public_bytes_raw(),
-            commitment=graph.commitment(self._own.reveal),
+            channel_key=self._live_secrets.channel.public_key().public_bytes_raw(),
+            mask_key=self._live_secrets.mask_key.public_key().public_bytes_raw(),
+            commitment=graph.commitment(self._live_secrets.reveal),
         )
         self._session: Session
         self._number = -1
@@ -134,18 +134,19 @@ class Client:
         self._partners: list[int] = []  # neighbours that the server says shared
         # Of those whose shares opened: share of the mask key || share of the self mask's seed.
         self._inbox: dict[int, bytes] = {}
-        self._told: messages.SecAggSurvivors
+        self._survivors: messages.SecAggSurvivors
 
     def reveal(self, adverts: messages.SecAggAdverts) -> messages.SecAggReveal:
         """Answers all keys with this client's random contribution to the order."""
         with self._step(State.CREATED, State.REVEALED):
             if adverts.config != self._configuration.data:
                 raise PrivacyError("the server sums under another configuration than the one it announced")
-            own = self.advert.SerializeToString(deterministic=True)
+            encoded_advert = self.advert.SerializeToString(deterministic=True)
             places = [
                 place
                 for place, advert in enumerate(adverts.adverts)
-                if advert.identity == self.advert.identity and advert.SerializeToString(deterministic=True) == own
+                if advert.identity == self.advert.identity
+                and advert.SerializeToString(deterministic=True) == encoded_advert
             ]
             if len(places) != 1:
                 raise PrivacyError("the session does not list this client's own keys exactly once")
@@ -156,24 +157,24 @@ class Client:
     def share(self, reveals: messages.SecAggReveals) -> messages.SecAggShares:
         """Answers all reveals with shares of its secrets for each neighbour."""
         with self._step(State.REVEALED, State.SHARED):
-            session, own = self._require_session(reveals.session), self._secrets
+            session, own_secrets = self._require_session(reveals.session), self._secrets
             seed = graph.graph_seed(session.id, [advert.commitment for advert in session.adverts], reveals.reveals)
             order, neighbours = graph.order(session.clients, seed), session.parameters.neighbours
             self._neighbours = graph.neighbours_of(self._number, order=order, neighbours=neighbours)
             self._committee = graph.committee(order, neighbours=neighbours)
             shares = shamir.share(
-                [own.mask_key.private_bytes_raw(), own.self_seed],
+                [own_secrets.mask_key.private_bytes_raw(), own_secrets.self_seed],
                 points=[neighbour + 1 for neighbour in self._neighbours],
                 threshold=session.parameters.threshold,
                 random_bytes=self._random_bytes,
             )
             sealed = []
             for place, neighbour in enumerate(self._neighbours):
-                self._ciphers[neighbour] = AESGCM(channel_key(own.channel, session, self._number, neighbour))
+                self._ciphers[neighbour] = AESGCM(channel_key(own_secrets.channel, session, self._number, neighbour))
                 plaintext = shamir.to_bytes(shares[0, place]) + shamir.to_bytes(shares[1, place])
                 sealed.append(self._ciphers[neighbour].encrypt(_nonce(self._number, neighbour), plaintext, session.id))
             return messages.SecAggShares(
-                session=session.id, sealed=sealed, seed_sha256=seed_sha256(own.self_seed, session.id)
+                session=session.id, sealed=sealed, seed_sha256=seed_sha256(own_secrets.self_seed, session.id)
             )
 
     def mask(self, inbox: messages.SecAggInbox, vector: npt.NDArray[np.int64]) -> messages.SecAggMasked:
@@ -210,7 +211,7 @@ class Client:
             if len(vector) != self._configuration.length:
                 raise ConfigurationError(f"Expected a vector of {self._configuration.length}, got {len(vector)}")
             masked = self._masked(vector, senders)
-            self._own, self._ciphers = None, {}
+            self._live_secrets, self._ciphers = None, {}
             return messages.SecAggMasked(
                 session=session.id, vector=masked.astype(masked.dtype.newbyteorder("<")).tobytes()
             )
@@ -222,7 +223,7 @@ class Client:
             shared = unpack(survivors.shared, clients=session.clients, name="the clients that shared")
             alive = unpack(survivors.survivors, clients=session.clients, name="the survivors")
             self._check_survivors(shared, alive)
-            self._told = survivors
+            self._survivors = survivors
             signed = survivors_bytes(session.id, survivors.shared, survivors.survivors)
             return messages.SecAggAgreement(
                 session=session.id, signature=self._signer.sign(domains.SECAGG_SURVIVORS, signed)
@@ -232,7 +233,7 @@ class Client:
         """Answers the committee's agreements with one share for each neighbour; the last message of this client."""
         with self._step(State.AGREED, State.DONE):
             session = self._require_session(agreements.session)
-            alive = unpack(self._told.survivors, clients=session.clients, name="the survivors")
+            alive = unpack(self._survivors.survivors, clients=session.clients, name="the survivors")
             self._check_agreements(agreements, alive)
             neighbours = sorted(self._inbox)
             half = shamir.SHARE_BYTES
@@ -248,10 +249,10 @@ class Client:
         self._abort()
 
     @property
-    def _secrets(self) -> _Own:
-        if self._own is None:
+    def _secrets(self) -> _Secrets:
+        if self._live_secrets is None:
             raise StateError("the session's secrets are erased")
-        return self._own
+        return self._live_secrets
 
     @property
     def _signer(self) -> signing.SigningKey:
@@ -260,12 +261,12 @@ class Client:
         return self._identity
 
     def _masked(self, vector: npt.NDArray[np.int64], partners: list[int]) -> RingArray:
-        session, own = self._session, self._secrets
+        session, own_secrets = self._session, self._secrets
         residues = self._configuration.ring.encode(vector)
-        seeds = {partner: mask_seed(own.mask_key, session, self._number, partner) for partner in partners}
+        seeds = {partner: mask_seed(own_secrets.mask_key, session, self._number, partner) for partner in partners}
         keystream.add_masks(
             residues,
-            plus=[own.self_seed, *(seed for partner, seed in seeds.items() if partner > self._number)],
+            plus=[own_secrets.self_seed, *(seed for partner, seed in seeds.items() if partner > self._number)],
             minus=[seed for partner, seed in seeds.items() if partner < self._number],
             info=session.id,
         )
@@ -315,7 +316,7 @@ class Client:
                 f"only {len(signers)} of the committee agree on the survivors, fewer than the threshold "
                 f"{self._session.parameters.threshold}"
             )
-        signed = survivors_bytes(self._session.id, self._told.shared, self._told.survivors)
+        signed = survivors_bytes(self._session.id, self._survivors.shared, self._survivors.survivors)
         for signer, signature in zip(signers, agreements.signatures, strict=True):
             try:
                 verify(self._session.adverts[signer].identity, signature, domains.SECAGG_SURVIVORS, signed)
@@ -331,9 +332,11 @@ class Client:
     def _step(self, state: State, following: State) -> Iterator[None]:
         """Runs one transition: from ``state`` only, to ``following`` or, after any error, to ABORTED."""
         if self.state is not state:
-            found = self.state
+            current = self.state
             self._abort()
-            raise StateError(f"a session that is {found.name} cannot go on as one that is {state.name}: it is aborted")
+            raise StateError(
+                f"a session that is {current.name} cannot go on as one that is {state.name}: it is aborted"
+            )
         try:
             yield
         except BaseException:
@@ -348,7 +351,7 @@ class Client:
 
     def _erase(self) -> None:
         self._inbox, self._ciphers = {}, {}
-        self._own = self._identity = None
+        self._live_secrets = self._identity = None
 
 
 def _nonce(sender: int, receiver: int) -> bytes:

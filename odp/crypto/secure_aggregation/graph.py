@@ -57,8 +57,8 @@ def order(clients: int, seed: bytes) -> Int64Array:
     if not seed or clients < 1:
         raise ConfigurationError(f"Expected clients={clients} to be positive, and a seed")
     stream = Cipher(algorithms.AES(hashlib.sha256(seed).digest()), modes.CTR(bytes(16))).encryptor()
-    drawn = np.frombuffer(stream.update(bytes(16 * clients)), dtype=">u8").reshape(clients, 2)
-    return np.lexsort((np.arange(clients), drawn[:, 1], drawn[:, 0])).astype(np.int64)
+    random_numbers = np.frombuffer(stream.update(bytes(16 * clients)), dtype=">u8").reshape(clients, 2)
+    return np.lexsort((np.arange(clients), random_numbers[:, 1], random_numbers[:, 0])).astype(np.int64)
 
 
 def neighbours_of(client: int, *, order: Int64Array, neighbours: int) -> list[int]:

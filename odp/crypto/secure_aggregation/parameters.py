@@ -135,9 +135,9 @@ def find(*, clients: int, threat: Threat) -> Parameters:
     if not is_withstood(clients=clients, threat=threat):
         raise PrivacyError(_infeasible(clients, threat))
     for neighbours in [*range(2, clients - 1, 2), clients - 1]:
-        found = _thresholds(clients, neighbours, threat)
-        if found is not None:
-            return Parameters(neighbours, found[0])
+        thresholds = _thresholds(clients, neighbours, threat)
+        if thresholds is not None:
+            return Parameters(neighbours, thresholds[0])
     raise PrivacyError(_infeasible(clients, threat))
 
 

@@ -90,7 +90,7 @@ class Server:
         self._seed_sha256: dict[int, bytes] = {}
         self._sum = np.zeros(configuration.length, dtype=configuration.ring.dtype)
         self._alive: set[int] = set()
-        self._told = messages.SecAggSurvivors()
+        self._announced = messages.SecAggSurvivors()
         self._agreements: dict[int, bytes] = {}
         self._unmasks: dict[int, dict[int, bytes]] = {}  # sender -> of whom -> share
         self._suspects: set[int] = set()
@@ -113,8 +113,8 @@ class Server:
         if self._roster is not None and advert.identity not in self._roster:
             raise PrivacyError("the client is not on the roster")
         with self._at(Stage.ADVERTS):
-            known = self._adverts.setdefault(advert.identity, advert)
-            if known != advert:
+            stored = self._adverts.setdefault(advert.identity, advert)
+            if stored != advert:
                 raise PrivacyError("the client advertised other keys before")
             if len(self._adverts) > self.configuration.ring.maximum:
                 del self._adverts[advert.identity]
@@ -206,17 +206,17 @@ class Server:
         with self._at(Stage.MASKED):
             self._require_enough(len(self._alive), "sent a vector", least=self._session.fewest_survivors)
             self.stage = Stage.AGREEMENTS
-            self._told = messages.SecAggSurvivors(
+            self._announced = messages.SecAggSurvivors(
                 session=self._session.id,
                 shared=pack(self._members(self._shares)),
                 survivors=pack(self._members(self._alive)),
             )
-            return self._told
+            return self._announced
 
     def agree(self, number: int, agreement: messages.SecAggAgreement) -> None:
         """Takes a survivor's signature under the list of survivors."""
         self._require(number, agreement.session)
-        signed = survivors_bytes(self._session.id, self._told.shared, self._told.survivors)
+        signed = survivors_bytes(self._session.id, self._announced.shared, self._announced.survivors)
         identity = self._session.adverts[number].identity
         verify(identity, agreement.signature, domains.SECAGG_SURVIVORS, signed)
         with self._at(Stage.AGREEMENTS):
@@ -234,19 +234,21 @@ class Server:
                 self.stage = Stage.DONE
                 raise TooFew(f"only {len(signers)} of the committee agreed, fewer than {threshold}")
             self.stage = Stage.UNMASKS
-            told = messages.SecAggAgreements(
+            message = messages.SecAggAgreements(
                 session=self._session.id,
                 signers=signers,
                 signatures=[self._agreements[signer] for signer in signers],
             )
-            return dict.fromkeys(self._agreements, told)
+            return dict.fromkeys(self._agreements, message)
 
     def unmask(self, number: int, unmask: messages.SecAggUnmask) -> None:
         """Takes a client's shares of its neighbours' secrets."""
         self._require(number, unmask.session)
         # Without those whose shares did not open.
-        given = set(unmask.neighbours)
-        expected = [neighbour for neighbour in self._edges[number] if neighbour in self._shares and neighbour in given]
+        revealed = set(unmask.neighbours)
+        expected = [
+            neighbour for neighbour in self._edges[number] if neighbour in self._shares and neighbour in revealed
+        ]
         if list(unmask.neighbours) != expected or len(unmask.shares) != len(expected):
             raise PrivacyError(f"client {number} gave shares of other clients than its neighbours")
         for share in unmask.shares:
@@ -369,9 +371,9 @@ class _Stage:
     def __enter__(self) -> None:
         self._server._lock.acquire()
         if self._server.stage is not self._stage:
-            found = self._server.stage
+            stage = self._server.stage
             self._server._lock.release()
-            raise StateError(f"too late or too early: the session is at {found.name}, not at {self._stage.name}")
+            raise StateError(f"too late or too early: the session is at {stage.name}, not at {self._stage.name}")
 
     def __exit__(self, *_: object) -> None:
         self._server._lock.release()

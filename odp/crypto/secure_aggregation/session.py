@@ -76,20 +76,23 @@ class Configuration:
         if not 0 < len(data) <= LARGEST_CONFIG:
             raise ConfigurationError(f"Expected a configuration of 1 to {LARGEST_CONFIG} bytes, got {len(data)}")
         try:
-            given = messages.SecAggConfig.FromString(data)
+            message = messages.SecAggConfig.FromString(data)
         except DecodeError:
             raise ConfigurationError("Expected a serialized SecAggConfig") from None
-        require_length("task_sha256", given.task_sha256, HASH_BYTES)
-        require_length("model_sha256", given.model_sha256, HASH_BYTES)
-        _validate.integer(low=1, high=LARGEST_LENGTH, length=given.length)
-        _validate.integer(low=0, high=MOST_ATTEMPTS - 1, attempt=given.attempt)
-        ring = Ring(bits=given.bits, bound=given.bound, maximum=given.maximum, noise=given.noise_bound)
-        _validate.integer(low=2, high=ring.maximum, minimum=given.minimum)
-        adversary = Adversary.LYING if given.lying_server else Adversary.SEMI_HONEST
-        threat = Threat(adversary=adversary, corrupt=given.corrupt, dropout=given.dropout, roster=given.roster_size)
+        require_length("task_sha256", message.task_sha256, HASH_BYTES)
+        require_length("model_sha256", message.model_sha256, HASH_BYTES)
+        _validate.integer(low=1, high=LARGEST_LENGTH, length=message.length)
+        _validate.integer(low=0, high=MOST_ATTEMPTS - 1, attempt=message.attempt)
+        ring = Ring(bits=message.bits, bound=message.bound, maximum=message.maximum, noise=message.noise_bound)
+        _validate.integer(low=2, high=ring.maximum, minimum=message.minimum)
+        adversary = Adversary.LYING if message.lying_server else Adversary.SEMI_HONEST
+        threat = Threat(
+            adversary=adversary, corrupt=message.corrupt, dropout=message.dropout, roster=message.roster_size
+        )
         return cls(
-            data, given.task_sha256, given.model_sha256, given.round, given.length, ring, threat, given.minimum,
-            given.attempt,
+            data, message.task_sha256, message.model_sha256, message.round, message.length, ring, threat,
+            message.minimum,
+            message.attempt,
         )  # fmt: skip
 
 

@@ -109,10 +109,10 @@ def from_bytes(data: bytes) -> UInt32Array:
     """The share that ``to_bytes`` wrote. Raises ConfigurationError where it is none."""
     if len(data) != SHARE_BYTES:
         raise ConfigurationError(f"Expected a share of {SHARE_BYTES} bytes, got {len(data)}")
-    found = np.frombuffer(data, dtype="<u4").astype(np.uint32)
-    if int(found.max()) >= PRIME:
+    numbers = np.frombuffer(data, dtype="<u4").astype(np.uint32)
+    if int(numbers.max()) >= PRIME:
         raise ConfigurationError("Expected the numbers of a share to be below 2^31 - 1")
-    return found
+    return numbers
 
 
 def _points(points: Sequence[int]) -> UInt64Array:
@@ -137,11 +137,11 @@ def _limbs(secrets: bytes) -> UInt64Array:
 
 def _field_elements(count: int, random_bytes: Callable[[int], bytes]) -> UInt64Array:
     """Uniform elements of the field: 31 random bits each, the one value that is too large drawn again."""
-    found = np.frombuffer(random_bytes(4 * count), dtype="<u4") & np.uint32(PRIME)
-    while (again := np.flatnonzero(found == PRIME)).size:
-        found = found.copy()
-        found[again] = np.frombuffer(random_bytes(4 * again.size), dtype="<u4") & np.uint32(PRIME)
-    return found.astype(np.uint64)
+    elements = np.frombuffer(random_bytes(4 * count), dtype="<u4") & np.uint32(PRIME)
+    while (again := np.flatnonzero(elements == PRIME)).size:
+        elements = elements.copy()
+        elements[again] = np.frombuffer(random_bytes(4 * again.size), dtype="<u4") & np.uint32(PRIME)
+    return elements.astype(np.uint64)
 
 
 def _reduce(values: UInt64Array) -> UInt64Array:

@@ -38,13 +38,13 @@ def resolve(threat: Threat, *, minimum: int, goal: int, roster_sha256: bytes = b
     if threat.roster and goal > threat.roster:
         raise ConfigurationError(f"Expected goal={goal} to be at most roster_size={threat.roster}")
     find(clients=minimum, threat=threat)
-    found = find(clients=goal, threat=threat)
+    parameters = find(clients=goal, threat=threat)
     return secagg_terms_pb2.SecAggTerms(
         lying_server=threat.adversary is Adversary.LYING,
         corrupt=threat.corrupt,
         dropout=threat.dropout,
-        neighbours=found.neighbours,
-        threshold=found.threshold,
+        neighbours=parameters.neighbours,
+        threshold=parameters.threshold,
         sharers=fewest_honest(minimum=minimum, maximum=goal, threat=threat),
         roster_sha256=roster_sha256,
         roster_size=threat.roster,
@@ -70,21 +70,21 @@ def check(cohort: common_pb2.CohortTerms) -> None:
             others, or a roster that is no hash.
         PrivacyError: as ``resolve``.
     """
-    asked = cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG
-    if asked != cohort.HasField("secagg"):
+    uses_secagg = cohort.aggregation == common_pb2.CohortTerms.AGGREGATION_SECAGG
+    if uses_secagg != cohort.HasField("secagg"):
         raise ConfigurationError("Expected the terms of secure aggregation with aggregation='secagg+' alone")
-    if not asked:
+    if not uses_secagg:
         return
     if cohort.HasField("enclave_poisson"):
         raise ConfigurationError("Expected no sampling with aggregation='secagg+': no enclave could draw in secret")
-    given = cohort.secagg
-    if len(given.roster_sha256) not in (0, _HASH_BYTES):
+    terms = cohort.secagg
+    if len(terms.roster_sha256) not in (0, _HASH_BYTES):
         raise ConfigurationError(f"Expected roster_sha256 to be {_HASH_BYTES} bytes or none")
     _validate.integer(low=3, high=2**31, cohort_minimum=cohort.minimum)
-    expected = resolve(threat_of(given), minimum=cohort.minimum, goal=cohort.goal, roster_sha256=given.roster_sha256)
+    expected = resolve(threat_of(terms), minimum=cohort.minimum, goal=cohort.goal, roster_sha256=terms.roster_sha256)
     for name in ("neighbours", "threshold", "sharers"):
-        if getattr(given, name) != getattr(expected, name):
+        if getattr(terms, name) != getattr(expected, name):
             raise ConfigurationError(
-                f"Expected {name}={getattr(given, name)} of the task's secure aggregation to be "
+                f"Expected {name}={getattr(terms, name)} of the task's secure aggregation to be "
                 f"{getattr(expected, name)}, which its cohort and its threat give: have the developer sign it anew"
             )

@@ -123,8 +123,8 @@ class BandedMatrix:
         from scipy.linalg import solve_triangular
 
         inverse = solve_triangular(self.matrix(), np.eye(self.rounds), lower=True)
-        found: Float64Array = np.linalg.norm(np.cumsum(inverse, axis=0), axis=1)
-        return found
+        norms: Float64Array = np.linalg.norm(np.cumsum(inverse, axis=0), axis=1)
+        return norms
 
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> BandedEncoder:
         """As ``EncoderMatrix.encoder``."""
@@ -157,17 +157,17 @@ class BandedEncoder:
 
     def step(self, total: Int64Array) -> Int64Array:
         """As ``Encoder.step``."""
-        matrix, round, kept = self._matrix, self.round, len(self._past)
+        matrix, round, window = self._matrix, self.round, len(self._past)
         encoding.checked(total, size=self._size, round=round, rounds=matrix.rounds, limit=self._limit)
         weights = matrix.diagonals[round]
         encoded = np.empty(self._size, dtype=np.int64)
         for start in range(0, self._size, _CHUNK):
             part = slice(start, start + _CHUNK)
             np.multiply(total[part], weights[0], out=encoded[part])
-            for back in range(1, min(kept, round) + 1):
-                encoded[part] += self._past[(round - back) % kept, part] * weights[back]
-        if kept:
-            self._past[round % kept] = total  # over the sum that no later round needs
+            for back in range(1, min(window, round) + 1):
+                encoded[part] += self._past[(round - back) % window, part] * weights[back]
+        if window:
+            self._past[round % window] = total  # over the sum that no later round needs
         self.round += 1
         return encoded
 
@@ -197,18 +197,18 @@ class BandedDecoder:
 
     def step(self, release: npt.NDArray[np.number]) -> Float64Array:
         """As ``Decoder.step``."""
-        matrix, round, kept = self._matrix, self.round, len(self._past)
+        matrix, round, window = self._matrix, self.round, len(self._past)
         encoding.checked(release, size=self._size, round=round, rounds=matrix.rounds)
         weights = matrix.diagonals[round].astype(np.float64)
         row = release.astype(np.float64)
         for start in range(0, self._size, _CHUNK):
             part = slice(start, start + _CHUNK)
-            for back in range(1, min(kept, round) + 1):
-                row[part] -= self._past[(round - back) % kept, part] * weights[back]
+            for back in range(1, min(window, round) + 1):
+                row[part] -= self._past[(round - back) % window, part] * weights[back]
             row[part] /= weights[0]
         self._sum += row
-        if kept:
-            self._past[round % kept] = row
+        if window:
+            self._past[round % window] = row
         self.round += 1
         return self._sum.copy()
 

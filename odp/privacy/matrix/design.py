@@ -99,9 +99,9 @@ def banded_toeplitz(rounds: int, bands: int, *, error: Error = Error.WORST, bits
     def cost(tail: Float64Array) -> tuple[float, Float64Array]:
         return _toeplitz_cost(np.concatenate(([1.0], tail)), weights)
 
-    found = _least(cost, start[1:], bounds=[(0.0, 1.0)] * (bands - 1), tolerance=_TOLERANCE)
+    coefficients = _least(cost, start[1:], bounds=[(0.0, 1.0)] * (bands - 1), tolerance=_TOLERANCE)
     # The closed form of the sensitivity is for falling coefficients, which these are but for the last digits.
-    return BandedMatrix.toeplitz(np.minimum.accumulate(np.concatenate(([1.0], found))), rounds=rounds, bits=bits)
+    return BandedMatrix.toeplitz(np.minimum.accumulate(np.concatenate(([1.0], coefficients))), rounds=rounds, bits=bits)
 
 
 def _toeplitz_cost(coefficients: Float64Array, weights: Float64Array) -> tuple[float, Float64Array]:
@@ -142,10 +142,12 @@ def band_mf(rounds: int, bands: int, *, error: Error = Error.MEAN, bits: int = D
     def cost(flat: Float64Array) -> tuple[float, Float64Array]:
         return _banded_cost(flat.reshape(bands, rounds), power)
 
-    found = _normalised(_least(cost, start.ravel(), bounds=None, tolerance=_DENSE_TOLERANCE).reshape(bands, rounds))[0]
+    normalised = _normalised(
+        _least(cost, start.ravel(), bounds=None, tolerance=_DENSE_TOLERANCE).reshape(bands, rounds)
+    )[0]
     diagonals = np.zeros((rounds, bands))
     for offset in range(bands):
-        diagonals[offset:, offset] = found[offset, : rounds - offset]
+        diagonals[offset:, offset] = normalised[offset, : rounds - offset]
     return BandedMatrix.of(diagonals, bits=bits)
 
 
@@ -184,14 +186,14 @@ def _banded_cost(raw: Float64Array, power: float) -> tuple[float, Float64Array]:
     for offset in range(bands):
         by_gram[offset, : rounds - offset] = -np.einsum("ij,ij->i", weighted[: rounds - offset], solved[offset:])
     by_column = np.zeros((bands, rounds))
-    for own in range(bands):  # row j + own of C meets columns j and i = j + own - other
+    for band in range(bands):  # row j + own of C meets columns j and i = j + own - other
         for other in range(bands):
-            apart = abs(own - other)
-            low, high = max(0, other - own), rounds - max(own, own - other)
+            apart = abs(band - other)
+            low, high = max(0, other - band), rounds - max(band, band - other)
             here = slice(low, high)
-            there = slice(low + own - other, high + own - other)
-            first = slice(min(low, low + own - other), min(low, low + own - other) + high - low)
-            by_column[own, here] += 2.0 * columns[other, there] * by_gram[apart, first]
+            there = slice(low + band - other, high + band - other)
+            first = slice(min(low, low + band - other), min(low, low + band - other) + high - low)
+            by_column[band, here] += 2.0 * columns[other, there] * by_gram[apart, first]
     gradient = (by_column - columns * (columns * by_column).sum(axis=0)) / norms * _within(rounds, bands)
     return float(np.log(largest) + np.log(scaled.sum()) / power), gradient.ravel()
 
@@ -224,8 +226,8 @@ def blt(allowed: Participation, *, buffers: int = 4, error: Error = Error.WORST)
 
     slow = 1.0 - decays
     start = np.concatenate((np.log(scales), np.log(slow / (1.0 - slow))))
-    found = _least_without_gradient(cost, start)
-    scales, decays = parts(found)
+    solution = _least_without_gradient(cost, start)
+    scales, decays = parts(solution)
     return BufferedMatrix(scales.tolist(), decays.tolist(), rounds)
 
 
@@ -257,15 +259,15 @@ def _least(
     from scipy.optimize import minimize
 
     options = {"maxiter": _MOST_STEPS, "maxfun": 4 * _MOST_STEPS, "ftol": tolerance}
-    found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return _finite(found.x)
+    solution = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return _finite(solution.x)
 
 
 def _least_without_gradient(cost: Callable[[Float64Array], float], start: Float64Array) -> Float64Array:
     from scipy.optimize import minimize
 
-    found = minimize(cost, start, method="L-BFGS-B", options={"maxiter": _MOST_STEPS, "maxfun": 40 * _MOST_STEPS})
-    return _finite(found.x)
+    solution = minimize(cost, start, method="L-BFGS-B", options={"maxiter": _MOST_STEPS, "maxfun": 40 * _MOST_STEPS})
+    return _finite(solution.x)
 
 
 def _finite(point: Float64Array) -> Float64Array:

@@ -144,13 +144,13 @@ class EncoderMatrix(Protocol):
 
 def digest_of(kind: str, bits: int, numbers: Sequence[Int64Array]) -> bytes:
     """SHA-256 of a matrix: its kind, its bits, and the arrays that it is made of."""
-    found = hashlib.sha256(f"odp encoder matrix {kind} {bits}".encode())
+    hasher = hashlib.sha256(f"odp encoder matrix {kind} {bits}".encode())
     for array in numbers:
-        found.update(f" {array.shape} ".encode())
+        hasher.update(f" {array.shape} ".encode())
         # In parts: of a matrix with equal rows, memory holds one.
         for start in range(0, len(array), _ROWS):
-            found.update(np.ascontiguousarray(array[start : start + _ROWS], dtype="<i8").tobytes())
-    return found.digest()
+            hasher.update(np.ascontiguousarray(array[start : start + _ROWS], dtype="<i8").tobytes())
+    return hasher.digest()
 
 
 def require_size(size: int) -> None:
@@ -197,12 +197,12 @@ def unpacked(
     wanted = packed_bytes(arrays)
     if len(data) != wanted:
         raise StateError(f"Expected a stream's state of {wanted} bytes, got {len(data)}: restore a backup")
-    found = _HEADER.unpack_from(data)
-    if found[:2] != (kind, digest) or found[3] != size or found[2] > rounds:
+    header = _HEADER.unpack_from(data)
+    if header[:2] != (kind, digest) or header[3] != size or header[2] > rounds:
         raise StateError("The state is of another stream: its kind, matrix, size or round differ; restore a backup")
     start = _HEADER.size
     for array in arrays:
         numbers = np.frombuffer(data, dtype=array.dtype.newbyteorder("<"), count=array.size, offset=start)
         array[...] = numbers.reshape(array.shape)
         start += array.nbytes
-    return int(found[2])
+    return int(header[2])

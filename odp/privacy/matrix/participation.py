@@ -133,9 +133,9 @@ class ParticipationRecord:
     def from_bytes(cls, allowed: Participation, data: bytes) -> ParticipationRecord:
         """The record that ``to_bytes`` wrote. Raises StateError for other bytes, or those of another rule."""
         wanted = (_MAGIC, allowed.rounds, allowed.most, allowed.separation)
-        found = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0, 0, 0, 0)
+        header = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0, 0, 0, 0)
         width = _ID_BYTES + _ENTRY.size
-        if found[:4] != wanted or len(data) != _HEADER.size + found[4] * width:
+        if header[:4] != wanted or len(data) != _HEADER.size + header[4] * width:
             raise StateError("The record of participations is of another stream, or was cut: restore a backup")
         record = cls(allowed)
         for start in range(_HEADER.size, len(data), width):

@@ -57,9 +57,9 @@ def root_upwards(square: Fraction) -> float:
     whole = square.numerator * scale * scale
     root = math.isqrt(whole // square.denominator)
     exact = root * root * square.denominator == whole
-    found = Fraction(root if exact else root + 1, scale)
-    nearest = float(found)
-    return nearest if Fraction(nearest) >= found else math.nextafter(nearest, math.inf)
+    root_bound = Fraction(root if exact else root + 1, scale)
+    nearest = float(root_bound)
+    return nearest if Fraction(nearest) >= root_bound else math.nextafter(nearest, math.inf)
 
 
 def of_toeplitz(coefficients: Sequence[int], allowed: Participation) -> int:
@@ -120,11 +120,11 @@ def upper_bound(matrix: Int64Array | Float64Array, allowed: Participation) -> in
         floats = floats.astype(np.float32)
     weights = np.empty(allowed.rounds, dtype=floats.dtype)
     for start in range(0, allowed.rounds, _ROWS):
-        own = rounds[start : start + _ROWS]
-        gram = floats[:, own].T @ floats
-        square = gram[np.arange(len(own)), own]
-        gram[np.abs(own[:, None] - rounds[None, :]) < allowed.separation] = 0.0
-        weights[own] = square + _heaviest(gram, allowed, allowed.largest - 1)
+        block_rounds = rounds[start : start + _ROWS]
+        gram = floats[:, block_rounds].T @ floats
+        square = gram[np.arange(len(block_rounds)), block_rounds]
+        gram[np.abs(block_rounds[:, None] - rounds[None, :]) < allowed.separation] = 0.0
+        weights[block_rounds] = square + _heaviest(gram, allowed, allowed.largest - 1)
     return int(_heaviest(weights[None, :], allowed, allowed.largest)[0])
 
 
@@ -225,8 +225,8 @@ def _joined(
     in_right = np.maximum(floors - left_size, 0)
 
     def offer(count: int, square: int, last: NDArray[np.int64]) -> None:
-        known = joined.get((count, square))
-        joined[count, square] = last if known is None else np.minimum(known, last)
+        previous = joined.get((count, square))
+        joined[count, square] = last if previous is None else np.minimum(previous, last)
 
     padding = np.full(right_size, _NEVER)
     for (count, square), last in left.items():
@@ -246,15 +246,15 @@ def _joined(
 
 def _undominated(block: _Block, work: _Work) -> _Block:
     """Without the entries that another one, of as many rounds and a larger square, makes useless."""
-    kept: _Block = {}
+    undominated: _Block = {}
     for (count, square), last in sorted(block.items(), key=lambda item: (item[0][0], -item[0][1])):
         if last[0] >= _NEVER:
             continue
-        better = [other for (rounds, _), other in kept.items() if rounds == count]
+        better = [other for (rounds, _), other in undominated.items() if rounds == count]
         work.count(len(better) * (len(last) + _OPERATION))
         if not any((other <= last).all() for other in better):
-            kept[count, square] = last
-    return kept
+            undominated[count, square] = last
+    return undominated
 
 
 def patterns(allowed: Participation) -> Iterator[tuple[int, ...]]:

@@ -105,11 +105,11 @@ class UnaryEncoding:
         truths = categories(truths, self.choices, none=NO_DATA)
         reports = np.empty((len(truths), self.report_bytes), dtype=np.uint8)
         for block in self._blocks(len(truths)):
-            own = truths[block]
-            bits = source.coins(self.zero, len(own) * self.choices).reshape(len(own), self.choices)
-            kept = source.coins(self.one, len(own))  # for no data, too
-            with_data = np.flatnonzero(own >= 0)
-            bits[with_data, own[with_data]] = kept[with_data]
+            block_truths = truths[block]
+            bits = source.coins(self.zero, len(block_truths) * self.choices).reshape(len(block_truths), self.choices)
+            true_bits = source.coins(self.one, len(block_truths))  # for no data, too
+            with_data = np.flatnonzero(block_truths >= 0)
+            bits[with_data, block_truths[with_data]] = true_bits[with_data]
             reports[block] = np.packbits(bits, axis=1, bitorder="little")
         return reports
 

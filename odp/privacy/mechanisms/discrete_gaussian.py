@@ -75,12 +75,12 @@ class DiscreteGaussian:
     def draw(self, count: int, source: NoiseSource) -> NDArray[np.int64]:
         """``count`` independent numbers, int64 [count]."""
         _validate.integer(low=0, high=2**28, count=count)
-        drawn = np.frombuffer(source.random_bytes(8 * count), dtype="<u8")
-        place = np.searchsorted(self._high, drawn, side="left")
-        ties = np.flatnonzero(np.searchsorted(self._high, drawn, side="right") != place)
+        random_words = np.frombuffer(source.random_bytes(8 * count), dtype="<u8")
+        place = np.searchsorted(self._high, random_words, side="left")
+        ties = np.flatnonzero(np.searchsorted(self._high, random_words, side="right") != place)
         for index in ties:  # of probability 28 std / 2^64 each
             low = int.from_bytes(source.random_bytes(8), "little")
-            begin, end = int(place[index]), int(np.searchsorted(self._high, drawn[index], side="right"))
+            begin, end = int(place[index]), int(np.searchsorted(self._high, random_words[index], side="right"))
             place[index] = bisect.bisect_right(self._low, low, begin, end)
         return place.astype(np.int64) + self._first
 

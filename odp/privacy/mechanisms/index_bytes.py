@@ -37,7 +37,7 @@ def from_bytes(data: bytes, limit: int) -> Int64Array:
         raise DataError(f"Expected reports of {size} bytes each (got {len(data)} bytes)")
     wide = np.zeros((len(data) // size, 8), dtype=np.uint8)
     wide[:, :size] = np.frombuffer(data, dtype=np.uint8).reshape(-1, size)
-    found = wide.view("<i8").reshape(-1).astype(np.int64, copy=False)
-    if found.size and not found.max() < limit:
-        raise DataError(f"Expected every report to be below {limit} (got {found.max()})")
-    return found
+    indices = wide.view("<i8").reshape(-1).astype(np.int64, copy=False)
+    if indices.size and not indices.max() < limit:
+        raise DataError(f"Expected every report to be below {limit} (got {indices.max()})")
+    return indices

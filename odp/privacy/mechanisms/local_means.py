@@ -64,7 +64,7 @@ class _Noisy:
         raise NotImplementedError
 
     @property
-    def _room(self) -> int:
+    def _margin(self) -> int:
         """Steps beyond either end of the range that an answer may be."""
         raise NotImplementedError
 
@@ -89,7 +89,7 @@ class _Noisy:
         below, part = self._between(values)
         noise = self._noise(len(below), source)  # drawn alike for all values
         rounded = below + (source.uniforms(len(below)) < part)
-        answers: Int64Array = np.clip(rounded + noise, -self._room, self.steps + self._room)
+        answers: Int64Array = np.clip(rounded + noise, -self._margin, self.steps + self._margin)
         return answers
 
     def decode(self, answers: Int64Array) -> Float64Array:
@@ -108,7 +108,7 @@ class _Noisy:
 
     def to_bytes(self, answers: Int64Array) -> bytes:
         """Answers as they are sent, each in the bytes that the largest one needs."""
-        return index_bytes.to_bytes(np.asarray(answers) + self._room, self._answers)
+        return index_bytes.to_bytes(np.asarray(answers) + self._margin, self._answers)
 
     def from_bytes(self, data: bytes) -> Int64Array:
         """Answers that were sent, int64 [n].
@@ -116,17 +116,17 @@ class _Noisy:
         Raises:
           DataError: ``data`` is not of whole answers, or one is beyond what the mechanism sends.
         """
-        return index_bytes.from_bytes(data, self._answers) - self._room
+        return index_bytes.from_bytes(data, self._answers) - self._margin
 
     @property
     def _answers(self) -> int:
         """How many different answers there are."""
-        return self.steps + 2 * self._room + 1
+        return self.steps + 2 * self._margin + 1
 
     def _between(self, values: Float64Array) -> tuple[Int64Array, Float64Array]:
         """(step at or below, int64 [n]; part of the next one, float64 [n])."""
-        found = in_range(values, low=self.low, high=self.high, clip=self.clip)
-        place = np.clip((found - self.low) / (self.high - self.low) * self.steps, 0.0, float(self.steps))
+        clamped = in_range(values, low=self.low, high=self.high, clip=self.clip)
+        place = np.clip((clamped - self.low) / (self.high - self.low) * self.steps, 0.0, float(self.steps))
         below = np.floor(place)
         return below.astype(np.int64), place - below
 
@@ -170,7 +170,7 @@ class LaplaceMean(_Noisy):
         return 0.5 / math.sinh(0.5 / self.scale) ** 2
 
     @property
-    def _room(self) -> int:
+    def _margin(self) -> int:
         return LAPLACE_ROOM * self.scale
 
     def _noise(self, count: int, source: RandomSource) -> Int64Array:
@@ -225,7 +225,7 @@ class GaussianMean(_Noisy):
         return self.std**2  # of the discrete Gaussian, too: to a part in e^(2 pi^2 s^2)
 
     @property
-    def _room(self) -> int:
+    def _margin(self) -> int:
         return discrete_gaussian.largest(self.std)
 
     def _noise(self, count: int, source: RandomSource) -> Int64Array:

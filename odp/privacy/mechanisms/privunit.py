@@ -133,7 +133,7 @@ class PrivUnit:
         near = places[max(best - 1, 0)], places[min(best + 1, _CANDIDATES - 1)]
         refined = optimize.minimize_scalar(loss, bounds=near, method="bounded", options={"xatol": 1e-8})
         heights = (0.0, *(_expit(place) for place in (places[best], refined.x)))
-        gamma = max(heights, key=lambda one: _log_m_at(dimension, one, epsilon))
+        gamma = max(heights, key=lambda height: _log_m_at(dimension, height, epsilon))
         p = _p_at(log_probability(dimension, gamma), epsilon - _added_epsilon(dimension))
         while True:
             mechanism = cls(dimension, gamma, p)
@@ -193,32 +193,32 @@ class PrivUnit:
         Raises:
           ConfigurationError: the rows have another dimension.
         """
-        given = np.ascontiguousarray(units, dtype=np.float64)  # sums in pairs are along rows
-        if given.ndim != 2 or given.shape[1] != self.dimension:
+        vectors = np.ascontiguousarray(units, dtype=np.float64)  # sums in pairs are along rows
+        if vectors.ndim != 2 or vectors.shape[1] != self.dimension:
             raise ConfigurationError(
-                f"Expected vectors of dimension {self.dimension}, float64 [n, {self.dimension}] (got {given.shape})"
+                f"Expected vectors of dimension {self.dimension}, float64 [n, {self.dimension}] (got {vectors.shape})"
             )
-        count = len(given)
+        count = len(vectors)
         with np.errstate(over="ignore", invalid="ignore"):
-            norms = np.sqrt(_products(given, given))
+            norms = np.sqrt(_products(vectors, vectors))
         wrong = np.flatnonzero(~(np.abs(norms - 1.0) <= _NORM_SLACK))
         if len(wrong):
-            given = given.copy()
-            given[wrong] = source.normals(len(wrong) * self.dimension).reshape(len(wrong), self.dimension)
-            norms[wrong] = np.sqrt(_products(given[wrong], given[wrong]))
+            vectors = vectors.copy()
+            vectors[wrong] = source.normals(len(wrong) * self.dimension).reshape(len(wrong), self.dimension)
+            norms[wrong] = np.sqrt(_products(vectors[wrong], vectors[wrong]))
         cosine, side = self._parts_of_height(count, source)
-        found, along, square = _directions(given, norms, source)
+        answers, along, square = _directions(vectors, norms, source)
         # Orthogonal to the input, at the length that is left, plus the input at the length of the cosine: in one pass
         # over each row, with numbers for the parts.
         side /= np.sqrt(square)
-        found *= (side * _GRID)[:, None]
+        answers *= (side * _GRID)[:, None]
         weights = (cosine / norms - along * side) * _GRID
         for row in range(count):  # in place, row by row: a product of all of them would be as large as all of them
-            found[row] += weights[row] * given[row]
-        round_smoothly(found, source=source)
-        _shorten(found, self._longest)
-        found *= self._step
-        return found
+            answers[row] += weights[row] * vectors[row]
+        round_smoothly(answers, source=source)
+        _shorten(answers, self._longest)
+        answers *= self._step
+        return answers
 
     def encode(self, answer: Float64Array) -> bytes:
         """One answer [d] as int32 little-endian: its numbers on the grid, 4 d bytes. Raises ConfigurationError."""
@@ -280,27 +280,27 @@ def _products(left: Float64Array, right: Float64Array) -> Float64Array:
 
 
 def _directions(
-    given: Float64Array, norms: Float64Array, source: RandomSource
+    vectors: Float64Array, norms: Float64Array, source: RandomSource
 ) -> tuple[Float64Array, Float64Array, Float64Array]:
-    """Normals [n, d], with their part along ``given`` in units of it and the square of the rest, float64 [n] each.
+    """Normals [n, d], with their part along ``vectors`` in units of it and the square of the rest, float64 [n] each.
 
     Normals near to the axis are drawn again: the rest is a difference there. Their rest is a uniform direction at any
     angle to the axis, and so it is of those that are left.
     """
-    count, dimension = given.shape
-    found = source.normals(count * dimension).reshape(count, dimension)
+    count, dimension = vectors.shape
+    normals = source.normals(count * dimension).reshape(count, dimension)
     along, square = np.empty(count), np.empty(count)
     again = np.arange(count)
     while len(again):
         # Without a copy where it is all of them.
-        rows, axes = (found, given) if len(again) == count else (found[again], given[again])
+        rows, axes = (normals, vectors) if len(again) == count else (normals[again], vectors[again])
         along[again] = _products(rows, axes) / norms[again] ** 2
         whole = _products(rows, rows)
         square[again] = whole - (along[again] * norms[again]) ** 2
         again = again[square[again] < 0.5 * whole]
         if len(again):
-            found[again] = source.normals(len(again) * dimension).reshape(len(again), dimension)
-    return found, along, square
+            normals[again] = source.normals(len(again) * dimension).reshape(len(again), dimension)
+    return normals, along, square
 
 
 def _shorten(answers: Float64Array, longest: float) -> None:

@@ -117,8 +117,8 @@ class PrivUnitInfinity:
 
     def variance(self, values: Float64Array) -> Float64Array:
         """Exact variance of each number of an answer for numbers ``values`` of the cube, float64 of the same shape."""
-        found: Float64Array = self.scale**2 - np.square(values)
-        return found
+        variances: Float64Array = self.scale**2 - np.square(values)
+        return variances
 
     def randomize(self, values: Float64Array, *, source: RandomSource) -> Float64Array:
         """Answers, float64 [n, d] of numbers +-``scale``, for vectors ``values`` float64 [n, d], whatever they hold.
@@ -126,21 +126,21 @@ class PrivUnitInfinity:
         Raises:
           ConfigurationError: the rows have another dimension.
         """
-        given = np.asarray(values, dtype=np.float64)
-        if given.ndim != 2 or given.shape[1] != self.dimension:
+        vectors = np.asarray(values, dtype=np.float64)
+        if vectors.ndim != 2 or vectors.shape[1] != self.dimension:
             raise ConfigurationError(
-                f"Expected vectors of dimension {self.dimension}, float64 [n, {self.dimension}] (got {given.shape})"
+                f"Expected vectors of dimension {self.dimension}, float64 [n, {self.dimension}] (got {vectors.shape})"
             )
-        count, size = given.shape
-        given = np.clip(np.where(np.isfinite(given), given, 0.0), -1.0, 1.0)
-        signs = source.uniforms(count * size).reshape(count, size) < (1.0 + given) / 2.0
+        count, size = vectors.shape
+        vectors = np.clip(np.where(np.isfinite(vectors), vectors, 0.0), -1.0, 1.0)
+        signs = source.uniforms(count * size).reshape(count, size) < (1.0 + vectors) / 2.0
         matches = self._matches(source, count)
         # A uniform set of places: those of the smallest words. Two equal ones are as probable as a broken key.
         order = np.argsort(source.words(count * size).reshape(count, size), axis=1)
-        kept = np.zeros((count, size), dtype=np.bool_)
-        np.put_along_axis(kept, order, np.arange(size) < matches[:, None], axis=1)
-        found: Float64Array = np.where(signs == kept, self.scale, -self.scale)
-        return found
+        matching = np.zeros((count, size), dtype=np.bool_)
+        np.put_along_axis(matching, order, np.arange(size) < matches[:, None], axis=1)
+        answers: Float64Array = np.where(signs == matching, self.scale, -self.scale)
+        return answers
 
     def encode(self, answer: Float64Array) -> bytes:
         """The signs of one answer [d], one bit each in ceil(d / 8) bytes. Raises ConfigurationError."""
@@ -153,18 +153,20 @@ class PrivUnitInfinity:
         bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8))
         if len(data) != -(-self.dimension // 8) or bits[self.dimension :].any():
             raise DataError(f"Expected the {self.dimension} signs of an answer in {-(-self.dimension // 8)} bytes")
-        found: Float64Array = np.where(bits[: self.dimension] == 1, self.scale, -self.scale)
-        return found
+        answer: Float64Array = np.where(bits[: self.dimension] == 1, self.scale, -self.scale)
+        return answer
 
     def _matches(self, source: RandomSource, count: int) -> Int64Array:
         """Numbers of matches, int64 [n]."""
         likely, log_uniform = source.coins(self.chance, count), -source.exponentials(count)
         runs = _runs(self.dimension, self.least)
         high = ~likely & source.coins(runs.high_chance, count)
-        found = np.empty(count, dtype=np.int64)
+        matches = np.empty(count, dtype=np.int64)
         for run, chosen in ((runs.likely, likely), (runs.high, high), (runs.low, ~likely & ~high)):
-            found[chosen] = run.first + run.direction * np.searchsorted(run.log_tails, log_uniform[chosen], side="left")
-        return found
+            matches[chosen] = run.first + run.direction * np.searchsorted(
+                run.log_tails, log_uniform[chosen], side="left"
+            )
+        return matches
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def _log_mass(dimension: int) -> Float64Array:
     By Stirling's formula with its remainder, in which nothing large cancels (a difference of log-gammas is off by 2e-9
     in a million dimensions). With e = (2 l - d) / d, the large part is -d / 2 (log(1 - e^2) + 2 e atanh(e)).
     """
-    found = np.full(dimension + 1, -dimension * math.log(2.0))  # right for none and for all of them
+    logarithms = np.full(dimension + 1, -dimension * math.log(2.0))  # right for none and for all of them
     counts = np.arange(1, dimension, dtype=np.float64)
     apart = (2.0 * counts - dimension) / dimension
     near, far = counts * (dimension - counts) / dimension**2 * 4.0, np.abs(apart)
@@ -260,8 +262,8 @@ def _log_mass(dimension: int) -> Float64Array:
     large = -0.5 * dimension * (log_near + 2.0 * far * atanh)
     small = 0.5 * (np.log(2.0 / (math.pi * dimension)) - log_near)
     remainder = _remainder(np.array([float(dimension)]))[0] - _remainder(counts) - _remainder(dimension - counts)
-    found[1:-1] = large + small + remainder
-    return found
+    logarithms[1:-1] = large + small + remainder
+    return logarithms
 
 
 def _remainder(counts: Float64Array) -> Float64Array:
@@ -270,5 +272,5 @@ def _remainder(counts: Float64Array) -> Float64Array:
     series = (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / n**2) / n**2) / n**2) / n**2) / n
     few = np.minimum(counts, _FEW)
     exact = special.gammaln(few + 1.0) - (0.5 * np.log(2.0 * math.pi * few) + few * (np.log(few) - 1.0))
-    found: Float64Array = np.where(counts < _FEW, exact, series)
-    return found
+    remainders: Float64Array = np.where(counts < _FEW, exact, series)
+    return remainders

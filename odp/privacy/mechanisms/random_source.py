@@ -88,15 +88,15 @@ class RandomSource(threading.local):
             self._rekey()
         left = len(self._words) - self._used
         if count <= left:
-            found: UInt64Array = self._words[self._used : self._used + count]
+            words: UInt64Array = self._words[self._used : self._used + count]
             self._used += count
-            return found
+            return words
         rest = count - left
         fresh = self._stream_words(max(rest, _BUFFER))
-        found = np.concatenate((self._words[self._used :], fresh[:rest])) if left else fresh[:rest]
+        words = np.concatenate((self._words[self._used :], fresh[:rest])) if left else fresh[:rest]
         # A large request leaves no view of it behind: the buffer keeps what is left alone.
         self._words, self._used = (fresh, rest) if rest < _BUFFER else (fresh[:0], 0)
-        return found
+        return words
 
     def below(self, high: int, count: int) -> Int64Array:
         """Uniform integers from 0 to ``high`` - 1, int64 [count], exactly.
@@ -133,10 +133,10 @@ class RandomSource(threading.local):
             return np.ones(count, dtype=np.bool_)
         # 16 bits decide all but one coin in 65,536, whose other 48 bits are drawn when they are needed.
         first = self.words(-(-count // 4)).view(np.uint16)[:count]
-        drawn = first < chance >> 48
+        heads = first < chance >> 48
         tied = np.flatnonzero(first == chance >> 48)
-        drawn[tied] = self.words(len(tied)) >> np.uint64(16) < np.uint64(chance % 2**48)
-        return drawn
+        heads[tied] = self.words(len(tied)) >> np.uint64(16) < np.uint64(chance % 2**48)
+        return heads
 
     def uniforms(self, count: int) -> Float64Array:
         """Uniform numbers within (0, 1), float64 [count]: odd multiples of 2^-53."""
@@ -160,11 +160,11 @@ class RandomSource(threading.local):
     def tails(self, count: int) -> Int64Array:
         """How often a fair coin falls on tails before heads, int64 [count], exactly and without a largest number."""
         words = self.words(count)
-        found: Int64Array = np.bitwise_count((words & -words) - np.uint64(1)).astype(np.int64)
+        tails: Int64Array = np.bitwise_count((words & -words) - np.uint64(1)).astype(np.int64)
         further = np.flatnonzero(words == 0)
         if len(further):
-            found[further] += self.tails(len(further))
-        return found
+            tails[further] += self.tails(len(further))
+        return tails
 
     def normals(self, count: int) -> Float64Array:
         """Standard normals, float64 [count], for directions: floating-point numbers, so never noise of a guarantee."""
@@ -194,10 +194,10 @@ class RandomSource(threading.local):
             missing = len(part)
             while missing:
                 # One in three candidates is refused, fewer by the sign of zero: a few more make a second pass rare.
-                drawn = self._laplace_candidates(scale, missing + missing // 2 + missing // 8 + 16)[:missing]
+                accepted = self._laplace_candidates(scale, missing + missing // 2 + missing // 8 + 16)[:missing]
                 place = len(part) - missing
-                part[place : place + len(drawn)] = drawn
-                missing -= len(drawn)
+                part[place : place + len(accepted)] = accepted
+                missing -= len(accepted)
         return out
 
     def _rekey(self) -> None:
@@ -218,8 +218,8 @@ class RandomSource(threading.local):
         # The coin of probability exp(-rest / scale), down to a multiple of 2^-64; below 2^64 for all but rest = 0.
         chance = np.ldexp(np.exp(-rest / scale), 64)
         sure = chance >= 2.0**64
-        kept = sure | self.coins(np.where(sure, 0.0, chance).astype(np.uint64), count)
-        number = rest[kept]
+        accepted = sure | self.coins(np.where(sure, 0.0, chance).astype(np.uint64), count)
+        number = rest[accepted]
         # Whole scales: as many as coins of probability 1/e fall in a row.
         going = np.arange(len(number))
         while len(going):
@@ -227,8 +227,8 @@ class RandomSource(threading.local):
             number[going] += scale
         negative = self.words(len(number)) >> np.uint64(63) == 1
         single = ~negative | (number > 0)  # zero has one sign
-        drawn: Int64Array = np.where(negative, -number, number)[single]
-        return drawn
+        signed: Int64Array = np.where(negative, -number, number)[single]
+        return signed
 
     def _fill_normals(self, out: Float64Array) -> None:
         """The ziggurat: a layer, then a place in it, which is under the curve but for 1.2 % of the draws."""
@@ -261,12 +261,12 @@ class RandomSource(threading.local):
 
     def _tail(self, count: int) -> Float64Array:
         """Normals given that they exceed the edge."""
-        found = np.empty(0)
-        while len(found) < count:
+        normals = np.empty(0)
+        while len(normals) < count:
             extra = self.exponentials(count) / _EDGE
-            kept = 2 * self.exponentials(count) > extra * extra
-            found = np.concatenate((found, _EDGE + extra[kept]))
-        return found[:count]
+            accepted = 2 * self.exponentials(count) > extra * extra
+            normals = np.concatenate((normals, _EDGE + extra[accepted]))
+        return normals[:count]
 
 
 def _behind_the_point(words: UInt64Array) -> Float64Array:

@@ -192,12 +192,12 @@ def categories(values: Int64Array, choices: int, *, none: int = 0) -> Int64Array
     Raises:
       ConfigurationError: they are not integers of one axis from ``none`` to ``choices`` - 1; the message shows none.
     """
-    found = np.asarray(values)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise ConfigurationError(f"Expected categories as integers of one axis (got {found.dtype} {found.shape})")
-    if found.size and not (found.min() >= none and found.max() < choices):
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ConfigurationError(f"Expected categories as integers of one axis (got {array.dtype} {array.shape})")
+    if array.size and not (array.min() >= none and array.max() < choices):
         raise ConfigurationError(f"Expected every category to be an integer from {none} to {choices - 1}")
-    return found.astype(np.int64, copy=False)
+    return array.astype(np.int64, copy=False)
 
 
 def check_length(*, choices: int, **lengths: int) -> None:

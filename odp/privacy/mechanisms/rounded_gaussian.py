@@ -332,14 +332,14 @@ def _draw(
     """
     parts = [out[start : start + _CHUNK] for start in range(0, len(out), _CHUNK)]
 
-    def tried(part: NDArray[np.int64], given: Callable[[], bytes]) -> tuple[NDArray[np.generic], ...]:
+    def tried(part: NDArray[np.int64], random_bytes: Callable[[], bytes]) -> tuple[NDArray[np.generic], ...]:
         # Random bytes take as long as all that is done with them: each thread makes its own.
-        return first_tries(table, _words_of(given(), table.words * len(part)), part)
+        return first_tries(table, _words_of(random_bytes(), table.words * len(part)), part)
 
     tries = [pool.submit(tried, part, deferred(source, 8 * table.words * len(part))) for part in parts]
-    found = [one.result() for one in tries]
-    unsure = _Unsure(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
-    sizes = [len(one[0]) for one in found]
+    results = [future.result() for future in tries]
+    unsure = _Unsure(*(np.concatenate(arrays) for arrays in zip(*results, strict=True)))
+    sizes = [len(result[0]) for result in results]
     unsure.position[:] += np.repeat(np.arange(len(parts)) * _CHUNK, sizes)
     if len(unsure.position):
         out[unsure.position] = _decided(table, unsure, source)

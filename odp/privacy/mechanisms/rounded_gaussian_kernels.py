@@ -21,9 +21,9 @@ def first_tries(table: Any, words: NDArray[np.uint64], out: NDArray[np.int64]) -
     position, index, step = (np.empty(size, dtype=np.int64) for _ in range(3))
     coin, tied = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.bool_)
     bits = np.uint64(64 - (len(table.guide) - 1).bit_length() + 1)
-    given = words, table.words, table.high, table.guide, bits, table.cell, table.lowest, table.surely
-    found = _first_tries(*given, out, position, index, step, coin, tied)
-    return position[:found], index[:found], step[:found], coin[:found], tied[:found]
+    tables = words, table.words, table.high, table.guide, bits, table.cell, table.lowest, table.surely
+    count = _first_tries(*tables, out, position, index, step, coin, tied)
+    return position[:count], index[:count], step[:count], coin[:count], tied[:count]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -43,7 +43,7 @@ def _first_tries(
     coin_out: Any,
     tied_out: Any,
 ) -> int:
-    count, found = len(out), 0
+    count, unsure = len(out), 0
     mask = np.uint64(cell) - _ONE
     last = (per_number - 1) * count
     for place in range(count):
@@ -69,10 +69,10 @@ def _first_tries(
             sign = number >> np.int64(63)
             out[place] = ((number ^ sign) * cell + step) ^ sign
         if tied or not sure:
-            position_out[found], index_out[found], step_out[found] = place, first, step
-            coin_out[found], tied_out[found] = coin, tied
-            found += 1
-    return found
+            position_out[unsure], index_out[unsure], step_out[unsure] = place, first, step
+            coin_out[unsure], tied_out[unsure] = coin, tied
+            unsure += 1
+    return unsure
 
 
 @numba.njit(nogil=True, cache=True)

@@ -101,8 +101,8 @@ class _OnGrid:
     def variance(self, values: Float64Array) -> Float64Array:
         """The exact variance of the decoded number where the truth is each of ``values``, float64 [n]."""
         below, part = self._between(values)
-        found = self.points[below] * (1 - part) + self.points[below + 1] * part
-        rounding = (found - self.points[below]) * (self.points[below + 1] - found)
+        expected = self.points[below] * (1 - part) + self.points[below + 1] * part
+        rounding = (expected - self.points[below]) * (self.points[below + 1] - expected)
         return np.asarray((1 - part) * self._answered[below] + part * self._answered[below + 1] + rounding)
 
     @property
@@ -129,16 +129,16 @@ class _OnGrid:
     @functools.cached_property
     def _answered(self) -> Float64Array:
         """The variance of the decoded number given that the value was rounded to each point, float64 [levels + 1]."""
-        q, kept, points = self.response.replaced, self.response.kept, self.points
+        q, chance, points = self.response.replaced, self.response.kept, self.points
         centred = points - points.mean()  # the variance does not depend on where zero is
-        return np.asarray(q * ((centred**2).mean() / kept + centred**2) / kept)
+        return np.asarray(q * ((centred**2).mean() / chance + centred**2) / chance)
 
     def _between(self, values: Float64Array) -> tuple[Int64Array, Float64Array]:
         """(index of the point at or below, int64 [n] below levels; part of the way to the next, float64 [n])."""
         points = self.points
-        found = in_range(values, low=float(points[0]), high=float(points[-1]), clip=self.clip)
-        below = np.clip(np.searchsorted(points, found, side="right") - 1, 0, len(points) - 2)
-        part = (found - points[below]) / (points[below + 1] - points[below])
+        clamped = in_range(values, low=float(points[0]), high=float(points[-1]), clip=self.clip)
+        below = np.clip(np.searchsorted(points, clamped, side="right") - 1, 0, len(points) - 2)
+        part = (clamped - points[below]) / (points[below + 1] - points[below])
         return below.astype(np.int64, copy=False), part
 
 
@@ -282,20 +282,20 @@ def in_range(values: Float64Array, *, low: float, high: float, clip: bool) -> Fl
     Raises:
       ConfigurationError: they have several axes, or one is not a number or outside the range; it is not shown.
     """
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1:
-        raise ConfigurationError(f"Expected values of one axis (got shape {found.shape})")
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1:
+        raise ConfigurationError(f"Expected values of one axis (got shape {array.shape})")
     if clip:
-        return np.clip(np.where(np.isnan(found), low, found), low, high)
-    if not np.isfinite(found).all():
+        return np.clip(np.where(np.isnan(array), low, array), low, high)
+    if not np.isfinite(array).all():
         raise ConfigurationError(
             "Expected every value to be a finite number; declare clip=True to move them into range"
         )
-    if found.size and not (found.min() >= low and found.max() <= high):
+    if array.size and not (array.min() >= low and array.max() <= high):
         raise ConfigurationError(
             f"Expected every value to be within [{low}, {high}]; declare clip=True to move them into range"
         )
-    return found
+    return array
 
 
 def _check_epsilon(epsilon: float) -> None:

@@ -109,15 +109,15 @@ class SeparatedVector:
         Raises:
           ConfigurationError: the vectors are of another dimension.
         """
-        found = np.asarray(vectors, dtype=np.float64)
-        if found.ndim != 2 or found.shape[1] != self.direction.dimension:
+        array = np.asarray(vectors, dtype=np.float64)
+        if array.ndim != 2 or array.shape[1] != self.direction.dimension:
             raise ConfigurationError(
-                f"Expected vectors [n, {self.direction.dimension}] (got shape {list(found.shape)})"
+                f"Expected vectors [n, {self.direction.dimension}] (got shape {list(array.shape)})"
             )
         # Dividing by the largest entry first keeps squares from overflow and underflow.
-        largest = np.abs(found).max(axis=1)
+        largest = np.abs(array).max(axis=1)
         usable = np.isfinite(largest) & (largest > 0.0)
-        scaled = np.where(usable[:, None], found, 0.0) / np.where(usable, largest, 1.0)[:, None]
+        scaled = np.where(usable[:, None], array, 0.0) / np.where(usable, largest, 1.0)[:, None]
         relative = np.sqrt(np.einsum("nd,nd->n", scaled, scaled))
         with np.errstate(over="ignore"):
             norms = np.where(usable, largest, 0.0) * relative  # infinite beyond every float, and then cut

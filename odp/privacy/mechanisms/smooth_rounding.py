@@ -63,11 +63,11 @@ def _add_noise(numbers: Float64Array, words: UInt64Array, source: RandomSource) 
 def _differences() -> npt.NDArray[np.int8]:
     """Of each two bytes, int8 [65536]: tails before heads in the low one without those in the high one."""
     tails = _tails_of_byte(np.arange(256))
-    found = (tails[None, :] - tails[:, None]).astype(np.int8)
-    found[:, 0] = found[0, :] = _LONG
-    return found.reshape(-1)
+    differences = (tails[None, :] - tails[:, None]).astype(np.int8)
+    differences[:, 0] = differences[0, :] = _LONG
+    return differences.reshape(-1)
 
 
 def _tails_of_byte(byte: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    found: npt.NDArray[np.intp] = np.bitwise_count((byte & -byte) - 1).astype(np.intp)
-    return found
+    tails: npt.NDArray[np.intp] = np.bitwise_count((byte & -byte) - 1).astype(np.intp)
+    return tails

@@ -83,7 +83,7 @@ def _log_beta(a: float) -> float:
 def _fraction(x: float, a: float, b: float) -> float:
     """The continued fraction of ``I_x(a, b) a B(a, b) / (x^a (1 - x)^b)``; fast for x below (a + 1) / (a + b + 2)."""
     c, d = 1.0, 1.0 / _nonzero(1.0 - (a + b) * x / (a + 1.0))
-    found = d
+    fraction = d
     for m in range(1, _MOST_STEPS):
         even = m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0))
@@ -92,10 +92,10 @@ def _fraction(x: float, a: float, b: float) -> float:
             d = 1.0 / _nonzero(1.0 + term * d)
             c = _nonzero(1.0 + term / c)
             step = c * d
-            found *= step
+            fraction *= step
         if abs(step - 1.0) < _CONVERGED:
             break
-    return found
+    return fraction
 
 
 def _nonzero(value: float) -> float:

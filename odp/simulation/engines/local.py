@@ -14,7 +14,7 @@ from odp.task import Task
 from odp.wire.model import ModelVersion
 
 _Key = TypeVar("_Key")
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 class LocalEngine:
@@ -24,9 +24,9 @@ class LocalEngine:
         return LocalSums(task, users, seeds)
 
     def each(
-        self, trial: Callable[..., _Found], given: Iterable[tuple[_Key, tuple[Any, ...]]]
-    ) -> Iterator[tuple[_Key, _Found]]:
-        for key, arguments in given:
+        self, trial: Callable[..., _Result], trials: Iterable[tuple[_Key, tuple[Any, ...]]]
+    ) -> Iterator[tuple[_Key, _Result]]:
+        for key, arguments in trials:
             yield key, trial(*arguments)
 
 

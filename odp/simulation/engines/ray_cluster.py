@@ -36,7 +36,7 @@ from odp.transport.channel import parse_address
 from odp.wire.model import ModelVersion
 
 _Key = TypeVar("_Key")
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 _Sums = Mapping[str, Int64Array]
 _POPULATIONS: dict[bytes, Population[Any]] = {}
 
@@ -119,15 +119,23 @@ class RayEngine:
                 f"Expected no engine of its own in the network of task {task.name!r} on Ray: leave it out, and the "
                 "workers train by LiteRT"
             )
-        with self._told():
+        with self._translated_errors():
             processors = int(self._ray.cluster_resources().get("CPU", 1))
             parts = _PARTS_PER_PROCESSOR * max(processors, 1) if self._parts is None else self._parts
-            return RaySums(self._ray, task, users, seeds, parts=parts, told=self._told, on_worker=self._on_worker)
+            return RaySums(
+                self._ray,
+                task,
+                users,
+                seeds,
+                parts=parts,
+                translated_errors=self._translated_errors,
+                on_worker=self._on_worker,
+            )
 
     def each(
-        self, trial: Callable[..., _Found], given: Iterable[tuple[_Key, tuple[Any, ...]]]
-    ) -> Iterator[tuple[_Key, _Found]]:
-        with self._told():
+        self, trial: Callable[..., _Result], trials: Iterable[tuple[_Key, tuple[Any, ...]]]
+    ) -> Iterator[tuple[_Key, _Result]]:
+        with self._translated_errors():
             run = self._ray.remote(num_cpus=1, max_retries=-1)(trial)
             # Once for all trials that share it.
             held: dict[int, tuple[Any, Any]] = {}
@@ -137,12 +145,12 @@ class RayEngine:
                     held[id(value)] = (value, self._ray.put(value))
                 return held[id(value)][1]
 
-            under_way = {run.remote(*map(put, arguments)): key for key, arguments in given}
+            under_way = {run.remote(*map(put, arguments)): key for key, arguments in trials}
         while under_way:
-            with self._told():
+            with self._translated_errors():
                 (done,), _ = self._ray.wait(list(under_way), num_returns=1)
-                found = self._ray.get(done)
-            yield under_way.pop(done), found
+                result = self._ray.get(done)
+            yield under_way.pop(done), result
 
     def _wait_for(self, address: str) -> None:
         """Returns once somebody listens at ``address``. Raises ConfigurationError, StateError."""
@@ -167,7 +175,7 @@ class RayEngine:
         self._ray.init(address=self._address or "local", **options)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """Turns Ray's errors into ours: those of a task as they were raised, all else as a lost cluster."""
         try:
             yield
@@ -187,9 +195,10 @@ class RaySums:
 
     def __init__(
         self, ray: Any, task: Task, users: Ratings | UsersExamples, seeds: UInt64Array, *, parts: int,
-        told: Callable[[], contextlib.AbstractContextManager[None]], on_worker: Callable[[Worker], None] | None,
+        translated_errors: Callable[[], contextlib.AbstractContextManager[None]],
+        on_worker: Callable[[Worker], None] | None,
     ) -> None:  # fmt: skip
-        self._ray, self._told, self._on_worker = ray, told, on_worker
+        self._ray, self._translated_errors, self._on_worker = ray, translated_errors, on_worker
         self._edges = edges_of(users.n_users, parts)
         self._task = ray.put(task)
         self._parts = [ray.put(part) for part in parts_of(users, seeds, self._edges)]
@@ -199,7 +208,7 @@ class RaySums:
     def of(
         self, broadcast: ModelVersion, selected: Int64Array | None, *, round: int, progress: Progress | None
     ) -> Mapping[str, Int64Array]:
-        with self._told():
+        with self._translated_errors():
             return self._summed(broadcast, selected, round=round, progress=progress)
 
     def _summed(

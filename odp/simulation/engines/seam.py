@@ -14,7 +14,7 @@ from odp.task import Task
 from odp.wire.model import ModelVersion
 
 _Key = TypeVar("_Key")
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 #: Called within a round with the number of users that are done.
 Progress = Callable[[int], None]
@@ -38,8 +38,8 @@ class Engine(Protocol):
         ...
 
     def each(
-        self, trial: Callable[..., _Found], given: Iterable[tuple[_Key, tuple[Any, ...]]]
-    ) -> Iterator[tuple[_Key, _Found]]:
+        self, trial: Callable[..., _Result], trials: Iterable[tuple[_Key, tuple[Any, ...]]]
+    ) -> Iterator[tuple[_Key, _Result]]:
         """``trial(*arguments)`` of each (key, arguments), as they are done. Raises what a trial raises."""
         ...
 

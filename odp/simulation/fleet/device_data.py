@@ -76,7 +76,7 @@ class DeviceData:
             store.fill_examples(columns, filled_from=filled_from, time=time)
         elif self.events is not None:
             for service, kind in sorted({(event.service, event.type) for event in self.events[device]}):
-                rows = [one.data for one in self.events[device] if (one.service, one.type) == (service, kind)]
+                rows = [event.data for event in self.events[device] if (event.service, event.type) == (service, kind)]
                 store.data(service).replace_events(kind, rows, time=time)
 
 
@@ -108,12 +108,12 @@ def load_data(scenario: Scenario, *, folder: Path) -> DeviceData:
 
 
 def _by_user(path: Path) -> Iterator[tuple[Event, ...]]:
-    found: dict[int, list[Event]] = {}
+    by_user: dict[int, list[Event]] = {}
     for user, event in _events(path):
-        found.setdefault(user, []).append(event)
-    if not found:
+        by_user.setdefault(user, []).append(event)
+    if not by_user:
         raise DataError(f"{path} has no event; write one JSON object per line")
-    return (tuple(found.get(user, ())) for user in range(max(found) + 1))
+    return (tuple(by_user.get(user, ())) for user in range(max(by_user) + 1))
 
 
 def _events(path: Path) -> Iterator[tuple[int, Event]]:

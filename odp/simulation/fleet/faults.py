@@ -216,14 +216,14 @@ class SimulatedReporter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._algorithm, name)
 
-    def report(self, drawn: bytes, data: LocalData, *, source: RandomSource) -> bytes:
+    def report(self, drawn_row: bytes, data: LocalData, *, source: RandomSource) -> bytes:
         """As ``LocalReporter``, but for the faults."""
         turn = self._turn
         if turn.act.drop_out is not None:
             # A report that was prepared today would be sent tomorrow: whoever drops out does it before.
             turn.at(turn.act.drop_out)
         turn.at(Point.COMPUTING)
-        report = self._algorithm.report(drawn, data, source=source)
+        report = self._algorithm.report(drawn_row, data, source=source)
         if turn.act.behaviour == "out_of_bounds":
             turn.inject("out_of_bounds")
             report = turn.out_of_bounds(report)

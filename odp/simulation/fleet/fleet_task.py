@@ -84,7 +84,7 @@ def fleet_task(
         plan=plan,
         local=local,
         behaviours=behaviours,
-        left_out=tuple(one for one in scenario.faults.behaviours if one not in behaviours),
+        left_out=tuple(behaviour for behaviour in scenario.faults.behaviours if behaviour not in behaviours),
         bad_byte=bad_byte,
         day=float(algorithm.seconds_between) if isinstance(algorithm, LocalReporter) else 0.0,
     )
@@ -147,10 +147,13 @@ def _behaviours(wanted: Sequence[str], algorithm: Algorithm, rounds: int) -> tup
     else:
         queries = [algorithm.query(number) for number in range(rounds)]
         checks = [(query.check, query.payload_bytes) for query in queries]
-    bad = next((one for one in _BYTES if all(_breaks(check, bytes([one]) * size) for check, size in checks)), None)
+    bad = next(
+        (candidate for candidate in _BYTES if all(_breaks(check, bytes([candidate]) * size) for check, size in checks)),
+        None,
+    )
     if bad is None:
         refused.discard("out_of_bounds")
-    return tuple(one for one in wanted if one in refused), bad or 0
+    return tuple(behaviour for behaviour in wanted if behaviour in refused), bad or 0
 
 
 def _breaks(check: Callable[[bytes], None], payload: bytes) -> bool:

@@ -125,27 +125,27 @@ class Journal:
             raise StateError(f"cannot write the journal {self._path}: {error.strerror}; free some space") from error
         self._apply(*line)
 
-    def _apply(self, what: str, round: int, device: int, told: Any) -> None:
+    def _apply(self, what: str, round: int, device: int, details: Any) -> None:
         counts = self.counts[round]
         match what:
             case "filled":
                 self.is_filled = True
             case "fault":
-                self._past.setdefault((device, round), set()).add(told)
-                counts.injected[told] += 1
+                self._past.setdefault((device, round), set()).add(details)
+                counts.injected[details] += 1
             case "replay":
-                kind, answer = told
+                kind, answer = details
                 self._past.setdefault((device, round), set()).add(kind)
                 counts.injected[kind] += 1
                 counts.refused[f"replay: {answer}"] += 1
             case "attempt" | "done":
                 for name in ("rests", "retries", "bytes_up", "bytes_down"):
-                    setattr(counts, name, getattr(counts, name) + told.get(name, 0))
+                    setattr(counts, name, getattr(counts, name) + details.get(name, 0))
                 if what == _DONE and device not in self.through[round]:
                     self.through[round].add(device)
                     self._past.pop((device, round), None)  # nothing happens to it in this round any more
-                    counts.devices_in += told["sent"]
-                    if told["refused"]:
-                        counts.refused[told["refused"]] += 1
+                    counts.devices_in += details["sent"]
+                    if details["refused"]:
+                        counts.refused[details["refused"]] += 1
             case _:
                 raise ValueError(what)

@@ -105,10 +105,10 @@ class Plan:
     def character(self, device: int) -> Character:
         """What ``device`` is like."""
         if device not in self._characters:
-            self._characters[device] = self._drawn(device)
+            self._characters[device] = self._draw_character(device)
         return self._characters[device]
 
-    def _drawn(self, device: int) -> Character:
+    def _draw_character(self, device: int) -> Character:
         draw = self.generator("character", device)
         network, clocks = self.scenario.network, self.scenario.clocks
         (slow, fast), (narrow, wide) = network.latency_ms, network.kilobits_per_second
@@ -125,11 +125,11 @@ class Plan:
 
     def sensors(self, device: int, now: float) -> SimulatedSensors:
         """Readings at ``now``: plugged in for some hours of each night, and then full and idle; cool but while used."""
-        own = self.character(device)
+        character = self.character(device)
         hour = now % DAY / 3600.0
-        plugged = (hour - own.plugged_from) % 24.0 < own.plugged_hours
-        used = (hour - own.used_from) % 24.0 < 2.0 and not plugged
-        away = (hour - own.plugged_from - own.plugged_hours) % 24.0
+        plugged = (hour - character.plugged_from) % 24.0 < character.plugged_hours
+        used = (hour - character.used_from) % 24.0 < 2.0 and not plugged
+        away = (hour - character.plugged_from - character.plugged_hours) % 24.0
         charge = 1.0 if plugged else max(1.0 - 0.05 * away, 0.1)
         return SimulatedSensors(
             is_charging=plugged, is_idle=not used, charge=charge, is_unmetered=plugged, heat=42.0 if used else 30.0
@@ -151,7 +151,7 @@ class Plan:
 
     def _round(self, number: int) -> list[Act]:
         draw = self.generator("round", number)
-        order = [one for one in draw.permutation(self.devices).tolist() if one not in self.malicious]
+        order = [device for device in draw.permutation(self.devices).tolist() if device not in self.malicious]
         gone = set(order[: self._drop_outs])
         dying = set(order[self._drop_outs : self._drop_outs + self._crashes])
         points, early = list(Point), [Point.COMPUTING, Point.PREPARED]

@@ -76,7 +76,7 @@ class FleetRun:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        names = [one.name for one in dataclasses.fields(self) if one.name != "model"]
+        names = [field.name for field in dataclasses.fields(self) if field.name != "model"]
         return {name: getattr(self, name) for name in names}
 
 
@@ -167,32 +167,32 @@ def model_digest(model: ModelVersion) -> str:
     return digest.hexdigest()
 
 
-def _begin(root: Path, hosts: int | None, scenario: bytes, given: dict[str, Any]) -> tuple[int, bool]:
+def _begin(root: Path, hosts: int | None, scenario: bytes, options: dict[str, Any]) -> tuple[int, bool]:
     """(hosts, whether an earlier run began this fleet); what it is stands in a file from now on.
 
     Raises ConfigurationError where the folder holds another fleet, or anything else.
     """
-    devices = given["devices"]
+    devices = options["devices"]
     most = max(min(devices // _FEWEST_DEVICES, MOST_HOSTS), 1)
     if hosts is not None and not 1 <= hosts <= most:
         raise ConfigurationError(
             f"Expected hosts={hosts} to be from 1 to {most}: each needs {_FEWEST_DEVICES} of {devices} devices, and "
             f"there are at most {MOST_HOSTS}"
         )
-    wanted = {"format": _FORMAT, "scenario_sha256": hashlib.sha256(scenario).hexdigest(), **given}
+    wanted = {"format": _FORMAT, "scenario_sha256": hashlib.sha256(scenario).hexdigest(), **options}
     path = root / _FLEET_FILE
     if path.exists():
         try:
-            known = json.loads(path.read_bytes())
-            known_hosts = int(known.pop("hosts"))
+            stored = json.loads(path.read_bytes())
+            known_hosts = int(stored.pop("hosts"))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise StateError(f"{path} is damaged; start a new fleet in another --state") from error
         if hosts is not None:
-            known["hosts"], wanted["hosts"] = known_hosts, hosts
+            stored["hosts"], wanted["hosts"] = known_hosts, hosts
         for name, value in wanted.items():
-            if known.get(name) != value:
+            if stored.get(name) != value:
                 raise ConfigurationError(
-                    f"Expected --state of the same fleet: {root} holds one of {name}={known.get(name)!r} (got "
+                    f"Expected --state of the same fleet: {root} holds one of {name}={stored.get(name)!r} (got "
                     f"{value!r}); give the same options, or another --state"
                 )
         return known_hosts, True
@@ -309,7 +309,9 @@ def _watch(
             raise ServiceError(f"the task ended early: {status.failure or 'cancelled'}")
         if time.monotonic() > until:
             raise ServiceError("not finished in time; raise --timeout")
-        through = [sum(counts) for counts in zip(*(_through(_progress(one), rounds) for one in workers), strict=True)]
+        through = [
+            sum(counts) for counts in zip(*(_through(_progress(worker), rounds) for worker in workers), strict=True)
+        ]
         number = next((number for number, count in enumerate(through) if count < devices), rounds - 1)
         progress(number, through[number], devices)
         meter.sample()
@@ -329,22 +331,22 @@ def _end(workers: list[Child]) -> None:
 
 def _progress(worker: Child) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((worker.state / PROGRESS_FILE).read_bytes())
+        progress: dict[str, Any] = json.loads((worker.state / PROGRESS_FILE).read_bytes())
     except (OSError, ValueError):
         return {"filled": False, "rounds": [], "through": []}
-    return found
+    return progress
 
 
-def _through(found: dict[str, Any], rounds: int) -> list[int]:
+def _through(progress: dict[str, Any], rounds: int) -> list[int]:
     """Devices of a host that are through with each round."""
-    return [int(count) for count in found["through"]] or [0] * rounds
+    return [int(count) for count in progress["through"]] or [0] * rounds
 
 
-def _summed(found: list[dict[str, Any]], status: server_pb2.TaskStatus, fleet: FleetTask) -> list[dict[str, Any]]:
+def _summed(reports: list[dict[str, Any]], status: server_pb2.TaskStatus, fleet: FleetTask) -> list[dict[str, Any]]:
     counted = {entry.round: entry.contributions for entry in status.rounds}
     summed = []
     for number in range(fleet.plan.rounds):
-        parts = [one["rounds"][number] for one in found]
+        parts = [progress["rounds"][number] for progress in reports]
         total: dict[str, Any] = {"round": number}
         for name in ("devices_in", "rests", "retries", "bytes_up", "bytes_down", "processor_seconds"):
             total[name] = sum(part[name] for part in parts)
@@ -366,8 +368,8 @@ class _Meter:
         self._usage = Usage()
         self._sampled = -_SAMPLE_SECONDS
         try:
-            known = json.loads(self._path.read_bytes())
-            self._earlier = {name: float(known[name]) for name in _USED}
+            stored = json.loads(self._path.read_bytes())
+            self._earlier = {name: float(stored[name]) for name in _USED}
         except (OSError, ValueError, TypeError, KeyError):
             self._earlier = dict(_USED)
 

@@ -66,15 +66,15 @@ class Data:
     columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        given = [name for name in ("source", "examples", "events") if getattr(self, name) is not None]
-        if len(given) != 1:
+        sources = [name for name in ("source", "examples", "events") if getattr(self, name) is not None]
+        if len(sources) != 1:
             raise ConfigurationError(
-                f"Expected one of source, examples and events (got {', '.join(given) or 'none'}); it says whose data "
+                f"Expected one of source, examples and events (got {', '.join(sources) or 'none'}); it says whose data "
                 "the devices have"
             )
         if not isinstance(self.columns, Mapping) or (self.columns and self.events is not None):
             raise ConfigurationError(f"Expected columns={self.columns!r} to be keys of a table of source or examples")
-        for name in given:
+        for name in sources:
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ConfigurationError(f"Expected {name}={getattr(self, name)!r} to name a data set or a file")
 
@@ -94,8 +94,8 @@ class Training:
     def __post_init__(self) -> None:
         if self.file is not None and (not isinstance(self.file, str) or not self.file):
             raise ConfigurationError(f"Expected file={self.file!r} to be the path of a task file")
-        given = [one.name for one in dataclasses.fields(self) if getattr(self, one.name) != one.default]
-        if self.file is not None and given != ["file"]:
+        changed = [key.name for key in dataclasses.fields(self) if getattr(self, key.name) != key.default]
+        if self.file is not None and changed != ["file"]:
             raise ConfigurationError("Expected file without further keys: the task file says all the rest")
         _validate.integer(low=0, high=512, rank=self.rank)
         _validate.integer(low=0, high=64, steps=self.steps)
@@ -119,8 +119,8 @@ class Faults:
             raise ConfigurationError("Expected drop_outs, crashes and malicious to be at most 0.95 together")
         if not isinstance(self.behaviours, tuple) or not self.behaviours:
             raise ConfigurationError(f"Expected behaviours={self.behaviours!r} to be a list of {', '.join(BEHAVIOURS)}")
-        for one in self.behaviours:
-            _validate.one_of(BEHAVIOURS, behaviours=one)
+        for behaviour in self.behaviours:
+            _validate.one_of(BEHAVIOURS, behaviours=behaviour)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,7 @@ _Kind = TypeVar("_Kind")
 def _section(kind: type[_Kind], name: str, values: Any) -> _Kind:
     if not isinstance(values, dict):
         raise ConfigurationError(f"Expected {name} to be a section, [{name}]")
-    names = [one.name for one in dataclasses.fields(kind)]  # type: ignore[arg-type]  # all of them are dataclasses
+    names = [key.name for key in dataclasses.fields(kind)]  # type: ignore[arg-type]  # all of them are dataclasses
     _validate.known_keys(values, names, where=f"[{name}]")
     lists = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     try:
@@ -206,9 +206,9 @@ def _section(kind: type[_Kind], name: str, values: Any) -> _Kind:
         raise ConfigurationError(f"[{name}]: {error}") from None
 
 
-def _ordered(name: str, given: tuple[float, float], *, low: float, high: float) -> None:
-    if not isinstance(given, tuple) or len(given) != 2:
-        raise ConfigurationError(f"Expected {name}={given!r} to be two numbers, the smallest and the largest")
-    first, second = given
+def _ordered(name: str, bounds: tuple[float, float], *, low: float, high: float) -> None:
+    if not isinstance(bounds, tuple) or len(bounds) != 2:
+        raise ConfigurationError(f"Expected {name}={bounds!r} to be two numbers, the smallest and the largest")
+    first, second = bounds
     _validate.within(low=low, high=high, **{name: first})
     _validate.within(low=first, high=high, **{name: second})

@@ -40,7 +40,7 @@ def earlier(folder: Path, rounds: int) -> list[dict[str, float]]:
     """What earlier runs of this host took in each round."""
     nothing = {"seconds": 0.0, "processor_seconds": 0.0, "simulated_hours": 0.0}
     try:
-        known = json.loads((folder / PROGRESS_FILE).read_bytes())["rounds"]
-        return [{name: float(known[number][name]) for name in nothing} for number in range(rounds)]
+        stored = json.loads((folder / PROGRESS_FILE).read_bytes())["rounds"]
+        return [{name: float(stored[number][name]) for name in nothing} for number in range(rounds)]
     except (OSError, ValueError, TypeError, LookupError):
         return [dict(nothing) for _ in range(rounds)]

@@ -46,7 +46,7 @@ def _family(pid: int) -> Iterator[int]:
     yield pid
     try:
         tasks = list((_PROC / str(pid) / "task").iterdir())
-        children = [int(one) for task in tasks for one in (task / "children").read_text().split()]
+        children = [int(text) for task in tasks for text in (task / "children").read_text().split()]
     except OSError:
         return
     for child in children:

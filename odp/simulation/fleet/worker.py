@@ -235,7 +235,7 @@ class Worker:
                     "conditions of the scenario ever hold?"
                 )
             try:
-                again = self._one(device, number, work)
+                again = self._visit(device, number, work)
                 attempts[device] = attempts.get(device, 0) + 1
                 outage.over()
             except ServiceUnavailable as error:
@@ -258,13 +258,13 @@ class Worker:
         rested, at, counted = 0.0, self._now, 0
         conditions = self._plan.scenario.conditions
         while True:
-            found = readings(conditions, self._plan.sensors(device, at), Standing(last=None), now=at)
-            if all(one.met for one in found):
+            measured = readings(conditions, self._plan.sensors(device, at), Standing(last=None), now=at)
+            if all(reading.met for reading in measured):
                 break
             if not self._rested:
                 self._rested = True
                 try:
-                    require_met(found)
+                    require_met(measured)
                 except NotNow as error:
                     self._log.event("device_rests", device=device, reason=str(error))
             counted += 1
@@ -279,7 +279,7 @@ class Worker:
         self._rests[device] = self._rests.get(device, 0) + counted
         return rested
 
-    def _one(self, device: int, number: int, work: Work | LocalWork) -> float | None:
+    def _visit(self, device: int, number: int, work: Work | LocalWork) -> float | None:
         """One attempt of one device; seconds until the next one, None after the last.
 
         Raises ServiceUnavailable where nobody injected that.
@@ -323,12 +323,12 @@ class Worker:
         """As a device host lets a device take part: (reason of a refusal or "", seconds to wait or None)."""
         with Store.open(store_path(Path(self._shard.stores), turn.device), durable=False) as store:
             self._participant.gate.check_in(store, self._shard.population)
-            given = self._read(self._services.check_in(self._shard.population, traffic))
+            offered = self._read(self._services.check_in(self._shard.population, traffic))
             try:
                 if isinstance(work, LocalWork):
-                    return self._report(turn, store, given, traffic)
-                if isinstance(given, Work) and given.key == work.key:
-                    outcome = self._participant.take_part(store, work_of(turn, given), traffic)
+                    return self._report(turn, store, offered, traffic)
+                if isinstance(offered, Work) and offered.key == work.key:
+                    outcome = self._participant.take_part(store, work_of(turn, offered), traffic)
                 elif store.participation(*work.key) is not None and turn.act.counted:
                     outcome = Outcome.SETTLED  # sent before this host was killed, and the round closed with it
                 else:
@@ -342,7 +342,7 @@ class Worker:
             return self._sent(turn, outcome), None
 
     def _report(
-        self, turn: Turn, store: Store, given: Work | LocalWork | None, traffic: Traffic
+        self, turn: Turn, store: Store, offered: Work | LocalWork | None, traffic: Traffic
     ) -> tuple[str, float | None]:
         """A device's part in a task of local trust."""
         task = bytes.fromhex(self._shard.task)
@@ -353,9 +353,9 @@ class Worker:
             if refusal is not None:
                 return self._refused(turn, refusal.name.lower(), expected=turn.act.behaviour is None), None
             return self._sent(turn, Outcome.SETTLED), None
-        if not isinstance(given, LocalWork):
+        if not isinstance(offered, LocalWork):
             raise ServiceError(f"the task was over before device {turn.device} had its turn")
-        done = self._reporting.report(store, local_work_of(turn, given), traffic)
+        done = self._reporting.report(store, local_work_of(turn, offered), traffic)
         if done.outcome is Outcome.SETTLED:
             if not 0 < done.next_seconds < float("inf"):
                 raise ServiceError(f"device {turn.device} made all of its reports before its report {turn.round}")
@@ -460,13 +460,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--with-parent", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     stop = stop_event()
-    if given.with_parent:
+    if options.with_parent:
         parent_watch(stop)
-    values: dict[str, Any] = json.loads((given.state / TASK_FILE).read_bytes())
+    values: dict[str, Any] = json.loads((options.state / TASK_FILE).read_bytes())
     try:
-        worker = Worker(Shard(**values), given.state, log=lambda clock: Log("fleet", clock=clock), stop=stop)
+        worker = Worker(Shard(**values), options.state, log=lambda clock: Log("fleet", clock=clock), stop=stop)
         try:
             worker.run()
         finally:
