@@ -74,10 +74,10 @@ def one_of(choices: Iterable[str], **values: str) -> None:
             )
 
 
-def known_keys(given: Iterable[str], valid: Iterable[str], *, where: str) -> None:
-    """Raises ConfigurationError for the first key of ``given`` that is not in ``valid``; names the nearest one."""
+def known_keys(keys: Iterable[str], valid: Iterable[str], *, where: str) -> None:
+    """Raises ConfigurationError for the first key of ``keys`` that is not in ``valid``; names the nearest one."""
     names = list(valid)
-    for key in given:
+    for key in keys:
         if key not in names:
             raise ConfigurationError(
                 f"Unknown key {key!r} in {where}{nearest(key, names)}; valid keys: {', '.join(names)}"
@@ -86,8 +86,8 @@ def known_keys(given: Iterable[str], valid: Iterable[str], *, where: str) -> Non
 
 def nearest(value: object, names: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the closest of ``names``, or an empty string where none is close."""
-    found = difflib.get_close_matches(str(value), list(names), n=1, cutoff=0.5)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    matches = difflib.get_close_matches(str(value), list(names), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 _Class = TypeVar("_Class", bound=type)

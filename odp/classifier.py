@@ -88,10 +88,10 @@ class Classifier:
         """
         terms = self._terms
         declared = terms.examples.features
-        given = checked_columns(columns_of_task(columns, list(declared)))
-        count, parts = len(next(iter(given.values()))), []
+        checked = checked_columns(columns_of_task(columns, list(declared)))
+        count, parts = len(next(iter(checked.values()))), []
         for name, feature in declared.items():
-            numbers = feature.numbers(given[name])
+            numbers = feature.numbers(checked[name])
             if numbers is None:
                 raise DataError(f"Expected the column {name!r} to hold {described(feature)}")
             parts.append(numbers.reshape(count, feature.size))

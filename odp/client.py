@@ -409,11 +409,11 @@ class Connection:
 
     def table(self, name: str) -> OpenedTable:
         """The newest announced version of a public table, its signatures checked."""
-        told = channel.call(
+        published = channel.call(
             self._tables.GetTable, table_pb2.GetTableRequest(name=name), timeout=channel.SHORT_DEADLINE,
             what=f"ask for the table {name!r}", address=self.address,
         ).table  # fmt: skip
-        return open_version(told.definition, told.manifest, name=name)
+        return open_version(published.definition, published.manifest, name=name)
 
     def ledger(self, status: server_pb2.TaskStatus) -> LedgerPart:
         """Everything that the task's population was ever charged, under the head that the enclave signed."""

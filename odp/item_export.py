@@ -160,11 +160,11 @@ def released_model(connection: Connection, status: server_pb2.TaskStatus) -> Tra
     """
     definition = open_task(status.task)
     algorithm = algorithm_for(definition)
-    if not any(one.release.release for one in status.rounds):
+    if not any(entry.release.release for entry in status.rounds):
         raise ConfigurationError(f"task {definition.name!r} has released nothing yet; wait for its first round")
     model = connection.model(status)
     # Version v is what the release of round v - 1 made.
-    last = next((one for one in status.rounds if one.round == model.version - 1 and one.release.release), None)
+    last = next((entry for entry in status.rounds if entry.round == model.version - 1 and entry.release.release), None)
     if last is None:
         raise ConfigurationError(f"task {definition.name!r} has no model of its releases yet; try again in a moment")
     sha256, pins = task_sha256(status.task), connection.reference_values

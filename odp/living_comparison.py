@@ -50,11 +50,15 @@ class Comparison:
           ConfigurationError: one of them is of no ratings, or of another range; items are known by number and differ;
             or the later catalogue version of the two was withdrawn, or is none of ``catalogue``.
         """
-        rated = [_rated(one) for one in (first, second)]
-        rank = max(one.rank for one in rated)
-        named = [one for one in map(named_in, (first.definition, second.definition)) if one is not None]
+        rated = [_rated(training) for training in (first, second)]
+        rank = max(rated_items.rank for rated_items in rated)
+        named = [
+            catalogue_name
+            for catalogue_name in map(named_in, (first.definition, second.definition))
+            if catalogue_name is not None
+        ]
         if named:
-            version = _version_of(catalogue, max(named, key=lambda one: one.version))
+            version = _version_of(catalogue, max(named, key=lambda named_catalogue: named_catalogue.version))
             items, keys = version.items, version.keys
         elif first.item_keys != second.item_keys:
             raise ConfigurationError(
@@ -63,9 +67,9 @@ class Comparison:
             )
         else:
             version, items, keys = None, rated[0].items, first.item_keys
-        model, other = (replace(one, items=items, rank=rank) for one in rated)
-        given = getattr(data, "low", None), getattr(data, "high", None)
-        if model != other or given != (model.low, model.high):
+        model, other = (replace(rated_items, items=items, rank=rank) for rated_items in rated)
+        bounds = getattr(data, "low", None), getattr(data, "high", None)
+        if model != other or bounds != (model.low, model.high):
             raise ConfigurationError(
                 f"Expected trainings {first.number} and {second.number} to have one range and centre of ratings"
             )
@@ -78,14 +82,14 @@ class Comparison:
 
         Raises ConfigurationError where a model is not that of its training.
         """
-        one, other = (
-            self.model.parameters(given, self._places(training.item_keys))
-            for given, training in zip((first, second), self.trainings, strict=True)
+        first_vector, other = (
+            self.model.parameters(version, self._places(training.item_keys))
+            for version, training in zip((first, second), self.trainings, strict=True)
         )
-        return one, other
+        return first_vector, other
 
-    def _places(self, known: tuple[str, ...]) -> Int64Array:
-        numbers = dict(zip(known, range(len(known)), strict=True))
+    def _places(self, item_keys: tuple[str, ...]) -> Int64Array:
+        numbers = dict(zip(item_keys, range(len(item_keys)), strict=True))
         return np.array([numbers.get(key, -1) for key in self.keys], dtype=np.int64)
 
 

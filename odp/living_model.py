@@ -102,7 +102,7 @@ class Submitting(Protocol):
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _StoredTask:
     """A task as it was stored, which is submitted as often as it takes."""
 
     name: str
@@ -270,11 +270,11 @@ class LivingModel:
         for number in (first, second):
             self._require_usable(number)
             keys = tuple(self._state["trainings"][number]["item_keys"])
-            trainings.append(ReleasedTraining(number, self._kept(number).definition(), keys))
+            trainings.append(ReleasedTraining(number, self._stored_task(number).definition(), keys))
         data: Any = self._task.data
         comparison = Comparison.of(*trainings, data=data, catalogue=self._catalogue)
         ids = [bytes.fromhex(self._state["trainings"][number]["task_sha256"]) for number in (first, second)]
-        of, against = comparison.vectors(*[connection.model(connection.status(one)) for one in ids])
+        of, against = comparison.vectors(*[connection.model(connection.status(sha256)) for sha256 in ids])
         return {
             "population": self._task.population,
             "model": comparison.model,
@@ -308,15 +308,15 @@ class LivingModel:
     def _require_released(self, training: int) -> None:
         trainings = self._state["trainings"]
         if not 0 <= training < len(trainings) or trainings[training]["state"] != "finished":
-            released = [place for place, one in enumerate(trainings) if one["state"] == "finished"]
+            released = [place for place, entry in enumerate(trainings) if entry["state"] == "finished"]
             raise ConfigurationError(f"training {training} has no release; those with one: {released or 'none'}")
 
     def _usable(self) -> list[int]:
         """Trainings with a release that was not withdrawn."""
         return [
             place
-            for place, one in enumerate(self._state["trainings"])
-            if one["state"] == "finished" and one.get("withdrawn") is None
+            for place, entry in enumerate(self._state["trainings"])
+            if entry["state"] == "finished" and entry.get("withdrawn") is None
         ]
 
     @property
@@ -371,14 +371,14 @@ class LivingModel:
 
     def _submit(self, connection: Submitting) -> None:
         number = len(self._state["trainings"]) - 1
-        handle = connection.submit(self._kept(number))
+        handle = connection.submit(self._stored_task(number))
         self._state["trainings"][number] |= {"state": "training", "task_sha256": handle.task_sha256.hex()}
         self._write()
 
     def _submit_again(self, connection: Submitting) -> None:
         """What a step that died left; a training whose catalogue version was withdrawn since then never begins."""
         number = len(self._state["trainings"]) - 1
-        named = named_in(self._kept(number).definition())
+        named = named_in(self._stored_task(number).definition())
         try:
             self._submit(connection)
         except ServiceError as error:
@@ -405,7 +405,7 @@ class LivingModel:
             return f"training {number} ended without a model: {status.failure or 'cancelled'}"
         if status.state != server_pb2.TaskStatus.STATE_FINISHED:
             return ""
-        definition = self._kept(number).definition()
+        definition = self._stored_task(number).definition()
         start = starting_for(definition).warm_start(connection.model(status), last["item_keys"])
         _write_whole(self._start_path(number), start.to_bytes())
         last["state"] = "finished"
@@ -429,10 +429,10 @@ class LivingModel:
     def _spent(self) -> Counter[Event]:
         spent: Counter[Event] = Counter()
         for number in range(len(self._state["trainings"])):
-            spent.update(charges_of_task(self._kept(number).definition()))
+            spent.update(charges_of_task(self._stored_task(number).definition()))
         return spent
 
-    def _kept(self, number: int) -> _Kept:
+    def _stored_task(self, number: int) -> _StoredTask:
         stored = self._state["trainings"][number]
         try:
             content = self._task_path(number).read_bytes()
@@ -444,7 +444,7 @@ class LivingModel:
             raise StateError(f"cannot read training {number} in {self._folder}: {error}") from error
         if hashlib.sha256(content).hexdigest() != stored["definition_sha256"]:
             raise StateError(f"{self._task_path(number)} is not the task that was stored: restore it from a backup")
-        return _Kept(common_pb2.TaskDefinition.FromString(content).name, content, matrix)
+        return _StoredTask(common_pb2.TaskDefinition.FromString(content).name, content, matrix)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -19,9 +19,9 @@ def read_state(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
       StateError: it cannot be read, is damaged, is of another model, or is gone while releases are there.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        state = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        left = sorted(one.name for one in path.parent.glob("training-*.npz"))
+        left = sorted(file.name for file in path.parent.glob("training-*.npz"))
         if left:
             raise StateError(
                 f"{path} is gone, and {left[-1]} beside it says that trainings were released: what they spent would be"
@@ -30,31 +30,31 @@ def read_state(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
         return identity | {"trainings": [], "begin_with": None}
     except (OSError, ValueError, RecursionError) as error:
         raise StateError(f"cannot read {path}: {error}; restore it from a backup") from error
-    for name, own in identity.items():
-        kept = found.get(name) if isinstance(found, dict) else None
-        if kept != own:
-            raise StateError(f"{path} is of another living model: it has {name}={kept!r}, not {own!r}")
-    trainings = found.get("trainings")
+    for name, expected in identity.items():
+        stored = state.get(name) if isinstance(state, dict) else None
+        if stored != expected:
+            raise StateError(f"{path} is of another living model: it has {name}={stored!r}, not {expected!r}")
+    trainings = state.get("trainings")
     if not isinstance(trainings, list) or not all(map(_is_training, trainings)):
         raise StateError(f"{path} is damaged: its trainings are none; restore the newest copy")
-    if not _is_number_or_none(found.get("begin_with", -1), len(trainings)):
+    if not _is_number_or_none(state.get("begin_with", -1), len(trainings)):
         raise StateError(f"{path} is damaged: begin_with is no training; restore the newest copy")
-    return dict(found)
+    return dict(state)
 
 
-def _is_training(one: Any) -> bool:
+def _is_training(training: Any) -> bool:
     return (
-        isinstance(one, dict)
-        and one.get("state") in _STATES
-        and isinstance(one.get("began"), int | float)
-        and math.isfinite(one["began"])
-        and _is_hexadecimal(one.get("task_sha256"), (0, 64))
-        and _is_hexadecimal(one.get("definition_sha256"), (64,))
-        and isinstance(one.get("columns"), int)
-        and one["columns"] >= 0
-        and isinstance(one.get("item_keys"), list)
-        and all(isinstance(key, str) for key in one["item_keys"])
-        and _is_number_or_none(one.get("begun_with", -1), 2**31)
+        isinstance(training, dict)
+        and training.get("state") in _STATES
+        and isinstance(training.get("began"), int | float)
+        and math.isfinite(training["began"])
+        and _is_hexadecimal(training.get("task_sha256"), (0, 64))
+        and _is_hexadecimal(training.get("definition_sha256"), (64,))
+        and isinstance(training.get("columns"), int)
+        and training["columns"] >= 0
+        and isinstance(training.get("item_keys"), list)
+        and all(isinstance(key, str) for key in training["item_keys"])
+        and _is_number_or_none(training.get("begun_with", -1), 2**31)
     )
 
 

@@ -36,13 +36,13 @@ def releases_of(
     return [
         _tensors(
             open_release(
-                one.release, task_sha256=task, round=one.round, model_sha256=None,
-                declared=algorithm.query(one.round).releases, signing_key=signing_key,
+                entry.release, task_sha256=task, round=entry.round, model_sha256=None,
+                declared=algorithm.query(entry.round).releases, signing_key=signing_key,
             ),
             values_of,
         )
-        for one in status.rounds
-        if one.release.release
+        for entry in status.rounds
+        if entry.release.release
     ]  # fmt: skip
 
 

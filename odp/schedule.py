@@ -90,14 +90,14 @@ class Schedule:
         total = accounting.mu_for(
             epsilon=self.lifetime_epsilon, delta=self.delta, coordinates=coordinates * self.trainings
         )
-        found: dict[float, UserLevelDP] = {}
+        by_share: dict[float, UserLevelDP] = {}
         for share in set(self._shares()):
             # A task asks for the noise of the largest mu within its ε: what is given here is given again.
             epsilon = accounting.epsilon_of_mu(math.sqrt(share) * total, delta=self.delta, coordinates=coordinates)
             if epsilon < self.least_epsilon:
                 raise self._unpaid(epsilon, total)
-            found[share] = UserLevelDP(epsilon=epsilon, delta=self.delta)
-        return tuple(found[share] for share in self._shares())
+            by_share[share] = UserLevelDP(epsilon=epsilon, delta=self.delta)
+        return tuple(by_share[share] for share in self._shares())
 
     def _shares(self) -> tuple[float, ...]:
         """Of mu^2, 1 together."""
@@ -122,8 +122,8 @@ class Schedule:
 def days(**named: str) -> int:
     """The whole days of one text such as "7d", "2w" or "1y", given by its name. Raises ConfigurationError."""
     ((name, text),) = named.items()
-    found = re.fullmatch(r"([1-9][0-9]{0,5})([dwy])", text) if isinstance(text, str) else None
-    if found is None or (count := int(found[1]) * _DAYS[found[2]]) > _MOST_DAYS:
+    matched = re.fullmatch(r"([1-9][0-9]{0,5})([dwy])", text) if isinstance(text, str) else None
+    if matched is None or (count := int(matched[1]) * _DAYS[matched[2]]) > _MOST_DAYS:
         raise ConfigurationError(
             f'Expected {name}={text!r} to be a time of whole days, weeks or years, such as "7d", "2w" or "1y", '
             "of at most 100 years"

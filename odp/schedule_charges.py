@@ -29,11 +29,11 @@ def with_share(schedule: Schedule, number: int, task: Task, *, spent: Counter[Ev
     task = replace(task, privacy=share)
     # Its draws, and those of all other trainings, cost a little of δ together.
     coordinates = accounting.noised_coordinates(charges_of_task(task.definition()))
-    own = schedule.budgets(coordinates=coordinates)[number].epsilon
-    left = _left(schedule, spent, coordinates=coordinates) if spent else own
-    if _LEAST_PART * own <= left < own:
-        own = left
-    return replace(task, privacy=replace(share, epsilon=own))
+    training_epsilon = schedule.budgets(coordinates=coordinates)[number].epsilon
+    left = _left(schedule, spent, coordinates=coordinates) if spent else training_epsilon
+    if _LEAST_PART * training_epsilon <= left < training_epsilon:
+        training_epsilon = left
+    return replace(task, privacy=replace(share, epsilon=training_epsilon))
 
 
 def _left(schedule: Schedule, spent: Counter[Event], *, coordinates: int) -> float:
@@ -46,8 +46,8 @@ def _left(schedule: Schedule, spent: Counter[Event], *, coordinates: int) -> flo
     if not all(isinstance(event, GaussianRelease) for event in spent):
         return math.inf
     before = tuple(spent.elements())
-    drawn = accounting.noised_coordinates(before) + coordinates
-    total = accounting.mu_for(epsilon=schedule.lifetime_epsilon, delta=schedule.delta, coordinates=drawn)
+    noised = accounting.noised_coordinates(before) + coordinates
+    total = accounting.mu_for(epsilon=schedule.lifetime_epsilon, delta=schedule.delta, coordinates=noised)
     left = total**2 - accounting.mu(before) ** 2
     if left <= 0.0:
         return 0.0

@@ -62,16 +62,17 @@ class DeviceLimits:
                 f"Expected delta={schedule.delta:g} of the schedule to be at most the devices' max_delta="
                 f"{self.max_delta:g}: they decline every training"
             )
-        epsilons = [one.epsilon for one in schedule.budgets(coordinates=coordinates)]
+        epsilons = [budget.epsilon for budget in schedule.budgets(coordinates=coordinates)]
         mus = {
-            one: accounting.mu_for(epsilon=one, delta=schedule.delta, coordinates=coordinates) for one in set(epsilons)
+            epsilon: accounting.mu_for(epsilon=epsilon, delta=schedule.delta, coordinates=coordinates)
+            for epsilon in set(epsilons)
         }
-        squares = np.array([mus[one] ** 2 for one in epsilons])
+        squares = np.array([mus[epsilon] ** 2 for epsilon in epsilons])
         so_far = np.concatenate(([0.0], np.cumsum(squares)))
-        count, together = len(squares), -(-_DAYS // days(every=schedule.every)) + 1
+        count, in_30_days = len(squares), -(-_DAYS // days(every=schedule.every)) + 1
         self._refuse(schedule, np.array(epsilons) > self.max_epsilon, "max_epsilon", "its own ε")
         for name, what, most in (
-            ("max_total_epsilon_30_days", "ε of 30 days", min(together, count)),
+            ("max_total_epsilon_30_days", "ε of 30 days", min(in_30_days, count)),
             ("max_total_epsilon", "ε of all trainings so far", count),
         ):
             sums = so_far[1:] - so_far[np.maximum(np.arange(1, count + 1) - most, 0)]
@@ -90,7 +91,11 @@ class DeviceLimits:
             raise PrivacyError(
                 f"devices would decline a task of ε = {epsilon:g}: it is above their max_epsilon={self.max_epsilon:g}"
             )
-        squares = [accounting.mu_for(epsilon=one, delta=delta) ** 2 for one in (spent, epsilon) if one]
+        squares = [
+            accounting.mu_for(epsilon=spent_epsilon, delta=delta) ** 2
+            for spent_epsilon in (spent, epsilon)
+            if spent_epsilon
+        ]
         limit = accounting.mu_for(epsilon=self.max_total_epsilon, delta=self.max_delta)
         if sum(squares) > limit**2 * (1.0 + 1e-9):
             raise PrivacyError(

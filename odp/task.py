@@ -251,12 +251,12 @@ class Task:
         if self.population == "":
             object.__setattr__(self, "population", self.name)
         identifier(population=self.population)
-        known = tuple(trainings().values())
+        available = tuple(trainings().values())
         kinds: tuple[tuple[str, tuple[type, ...]], ...] = (
             ("model", (MatrixFactorization, *trained_models())),
-            ("data", tuple(training.data for training in known)),
+            ("data", tuple(training.data for training in available)),
             ("privacy", (UserLevelDP,)),
-            ("training", known),
+            ("training", available),
             ("cohort", (Cohort,)),
             ("broadcast", (Broadcast,)),
             ("count_usable", (CountUsable, type(None))),
@@ -267,7 +267,7 @@ class Task:
                 names = " or ".join(f"odp.{kind.__name__}" for kind in valid if kind is not type(None))
                 raise ConfigurationError(f"Expected {name} to be an {names}, got a {type(value).__name__}")
         if not isinstance(self.data, self.training.data):
-            pairs = ", ".join(f"odp.{kind.__name__} with odp.{kind.data.__name__}" for kind in known)
+            pairs = ", ".join(f"odp.{kind.__name__} with odp.{kind.data.__name__}" for kind in available)
             raise ConfigurationError(
                 f"Expected training to go with data: {pairs} "
                 f"(got {type(self.training).__name__} with {type(self.data).__name__})"

@@ -160,12 +160,13 @@ def _parse_local(content: dict[str, Any], *, where: str, text: str) -> DrawAndDi
 
 def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Question:
     _check_question(content, "queries", where=where, text=text, keys=_TRUST)
-    asked = content["queries"]
-    if not isinstance(asked, dict) or not asked:
+    queries_by_name = content["queries"]
+    if not isinstance(queries_by_name, dict) or not queries_by_name:
         line = _line_of(text, "queries", None)
         raise ConfigurationError(f"{where}:{line}: Expected one table [queries.NAME] per query")
     queries = {
-        name: _build(f"queries.{name}", given, _QUERIES, where=where, text=text) for name, given in asked.items()
+        name: _build(f"queries.{name}", query, _QUERIES, where=where, text=text)
+        for name, query in queries_by_name.items()
     }
     parts = _question_parts(content, "queries", where=where, text=text)
     trust = {name: content[name] for name in _TRUST if name in content}
@@ -192,7 +193,9 @@ def _parse_question(section: str, content: dict[str, Any], *, where: str, text: 
 def _own_fields(kind: type[Question]) -> list[str]:
     """The fields of a question beside those that stand in sections of their own."""
     common = {field.name for field in dataclasses.fields(Question)}
-    common |= {name for section, one in _QUESTIONS.items() if one is kind for name in _MORE_SECTIONS.get(section, ())}
+    common |= {
+        name for section, question in _QUESTIONS.items() if question is kind for name in _MORE_SECTIONS.get(section, ())
+    }
     return [field.name for field in dataclasses.fields(kind) if field.name not in common]
 
 
@@ -229,13 +232,13 @@ def render_task(task: AnyTask) -> str:
     parts: list[tuple[str, Any, dict[str, type]]]
     if isinstance(task, Question):
         if isinstance(task, Statistics):
-            given = {name: getattr(task, name) for name in _TRUST}
-            lines += [f"{name} = {toml_of(value)}" for name, value in given.items() if value is not None]
+            trust = {name: getattr(task, name) for name in _TRUST}
+            lines += [f"{name} = {toml_of(value)}" for name, value in trust.items() if value is not None]
             parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
         else:
-            ((name, own),) = ((name, kind) for name, kind in _QUESTIONS.items() if isinstance(task, kind))
+            ((name, question),) = ((name, kind) for name, kind in _QUESTIONS.items() if isinstance(task, kind))
             parts = [(section, getattr(task, section), _SECTIONS[section]) for section in _MORE_SECTIONS.get(name, ())]
-            parts.append((name, task, {name: own}))
+            parts.append((name, task, {name: question}))
         parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
     elif isinstance(task, DrawAndDiscard):
         parts = [(_LOCAL, task, {_LOCAL: DrawAndDiscard})]
@@ -243,7 +246,7 @@ def render_task(task: AnyTask) -> str:
         sections = [name for name in _SECTIONS if name != _COUNT or task.count_usable is not None]
         parts = [(section, getattr(task, section), _SECTIONS[section]) for section in sections]
     for section, part, kinds in parts:
-        kind = next(name for name, known in kinds.items() if isinstance(part, known))
+        kind = next(name for name, accepted in kinds.items() if isinstance(part, accepted))
         lines += ["", f"[{section}]"]
         if len(kinds) > 1 or section in ("model", "training"):
             lines.append(f"kind = {toml_of(kind)}")
@@ -275,7 +278,7 @@ def render_task(task: AnyTask) -> str:
 
 def _build(
     section: str,
-    given: Any,
+    table: Any,
     kinds: dict[str, type],
     *,
     where: str,
@@ -288,9 +291,9 @@ def _build(
     ``shared`` are fields that the file has in places of their own, ``features`` the kinds that features may have.
     """
     line = _line_of(text, section, None)
-    if not isinstance(given, dict):
+    if not isinstance(table, dict):
         raise ConfigurationError(f"{where}:{line}: Expected [{section}] to be a table of keys")
-    values = dict(given)
+    values = dict(table)
     kind = values.pop("kind", next(iter(kinds)))
     if not isinstance(kind, str) or kind not in kinds:
         raise ConfigurationError(
@@ -308,7 +311,9 @@ def _build(
         if isinstance(values.get("personal"), dict):
             values["personal"] = PersonalTraining(**values["personal"])
         if isinstance(values.get("features"), dict):
-            values["features"] = {name: _feature(name, one, features) for name, one in values["features"].items()}
+            values["features"] = {
+                name: _feature(name, feature, features) for name, feature in values["features"].items()
+            }
         return cls(**values, **shared)
     except TypeError as error:
         missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name in names]
@@ -325,35 +330,35 @@ def _build(
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}") from error
 
 
-def _feature(name: str, given: Any, kinds: Mapping[str, type]) -> Any:
-    if not isinstance(given, dict):
+def _feature(name: str, table: Any, kinds: Mapping[str, type]) -> Any:
+    if not isinstance(table, dict):
         raise ConfigurationError(
             f"Expected features to have a table for {name!r}: of shape, low and high, or of a kind and what it has"
         )
-    kind = given.get("kind", next(iter(kinds)))
+    kind = table.get("kind", next(iter(kinds)))
     if not isinstance(kind, str) or kind not in kinds:
         raise ConfigurationError(
             f"Expected features to be of kinds that are known: {name!r} has kind {kind!r}{nearest(kind, kinds)}; "
             f"valid: {', '.join(kinds)}"
         )
-    return kinds[kind](**{key: value for key, value in given.items() if key != "kind"})
+    return kinds[kind](**{key: value for key, value in table.items() if key != "kind"})
 
 
 def _with_arrays(content: dict[str, Any], section: str, *, where: str, text: str) -> dict[str, Any]:
     """``content`` with arrays in place of the paths of their files; paths start at the task file's folder."""
-    given = content[section]
-    if not isinstance(given, dict):
+    table = content[section]
+    if not isinstance(table, dict):
         return content
     arrays: dict[str, Any] = {
-        key: _array(key, given[key], at=f"{where}:{_line_of(text, section, key)}", folder=Path(where).parent)
+        key: _array(key, table[key], at=f"{where}:{_line_of(text, section, key)}", folder=Path(where).parent)
         for key in _ARRAYS.get(section, ())
-        if key in given
+        if key in table
     }
-    if section == "model" and _CATALOGUE in given:
+    if section == "model" and _CATALOGUE in table:
         arrays[_CATALOGUE] = _catalogue(
-            given[_CATALOGUE], at=f"{where}:{_line_of(text, section, _CATALOGUE)}", folder=Path(where).parent
+            table[_CATALOGUE], at=f"{where}:{_line_of(text, section, _CATALOGUE)}", folder=Path(where).parent
         )
-    return {**content, section: {**given, **arrays}}
+    return {**content, section: {**table, **arrays}}
 
 
 def _catalogue(name: object, *, at: str, folder: Path) -> Catalogue:
@@ -372,11 +377,11 @@ def _array(key: str, name: object, *, at: str, folder: Path) -> npt.NDArray[Any]
         raise ConfigurationError(f"{at}: Expected {key} to be the path of a {kinds} file")
     path = folder / name
     try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.lib.npyio.NpzFile) and key == _GROUPED:
-            with found:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile) and key == _GROUPED:
+            with loaded:
                 require_growth(path, unpacked_bytes(path))
-                return {group: found[group] for group in found.files}
+                return {group: loaded[group] for group in loaded.files}
     except OSError as error:
         reason = error.strerror or f"not a {kinds} file"
         raise ConfigurationError(f"{at}: cannot read {key} {path}: {reason}; check the path") from error
@@ -384,9 +389,9 @@ def _array(key: str, name: object, *, at: str, folder: Path) -> npt.NDArray[Any]
         raise ConfigurationError(f"{at}: {error}") from None
     except UNREADABLE as error:
         raise ConfigurationError(f"{at}: {path} is not a {kinds} file of numbers; write it with numpy.save") from error
-    if not isinstance(found, np.ndarray):
+    if not isinstance(loaded, np.ndarray):
         raise ConfigurationError(f"{at}: {path} holds several arrays; write one with numpy.save")
-    return found
+    return loaded
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:
@@ -402,8 +407,8 @@ def _is_float(hint: Any, value: Any) -> bool:
     )
 
 
-def _check_keys(given: dict[str, Any], valid: list[str], *, where: str, text: str, section: str) -> None:
-    for key in given:
+def _check_keys(keys: dict[str, Any], valid: list[str], *, where: str, text: str, section: str) -> None:
+    for key in keys:
         if key not in valid and not (section and key == "kind"):
             line = _line_of(text, section if section else key, key)
             known_keys([key], valid, where=f"{where}:{line}" + (f" [{section}]" if section else ""))
@@ -411,30 +416,30 @@ def _check_keys(given: dict[str, Any], valid: list[str], *, where: str, text: st
 
 def _named_in(message: str, parts: dict[str, Any]) -> tuple[str, str | None] | None:
     """(section, key) that a message about the whole task names first, where the file can hold it."""
-    found = [(message.find(f"{name}="), "", name) for name in ("name", "population")]
-    found += [
+    places = [(message.find(f"{name}="), "", name) for name in ("name", "population")]
+    places += [
         (message.find(f"{field.name}="), section, field.name)
         for section, part in parts.items()
         for field in dataclasses.fields(part)
     ]
-    first = min((entry for entry in found if entry[0] >= 0), default=None)
+    first = min((entry for entry in places if entry[0] >= 0), default=None)
     return None if first is None else first[1:]
 
 
 def _line_of(text: str, section: str, key: str | None) -> int:
     """The line of ``key`` within ``[section]`` (or at the top), else the section's own, else 1."""
-    current, found = "", 1
+    current, line_number = "", 1
     for number, line in enumerate(text.splitlines(), start=1):
         header = re.match(r"\s*\[+\s*([\w.-]+)\s*\]+", line)
         if header:
             current = header[1]
             if current == section:
-                found = number
+                line_number = number
         elif not current and section and re.match(rf"\s*['\"]?{re.escape(section)}['\"]?\s*[.=]", line):
-            found = number  # written as an inline table, or with dotted keys
+            line_number = number  # written as an inline table, or with dotted keys
         elif key is not None and current in (section, "") and re.match(rf"\s*['\"]?{re.escape(key)}['\"]?\s*=", line):
             return number
-    return found
+    return line_number
 
 
 def key_of(name: str) -> str:
@@ -457,12 +462,14 @@ def toml_of(value: object) -> str:
     if isinstance(value, PersonalTraining):
         return toml_of(vars(value))
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key_of(str(name))} = {toml_of(one)}" for name, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{key_of(str(name))} = {toml_of(inner)}" for name, inner in value.items()) + " }"
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(toml_of(entry) for entry in value)}]"
     if isinstance(value, Events):
-        given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return "{ " + ", ".join(f"{name} = {toml_of(one)}" for name, one in given.items() if one is not None) + " }"
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return (
+            "{ " + ", ".join(f"{name} = {toml_of(inner)}" for name, inner in fields.items() if inner is not None) + " }"
+        )
     if isinstance(value, float):
         return repr(float(value))  # a numpy float writes its type, too
     return repr(value)

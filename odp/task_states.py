@@ -31,18 +31,18 @@ def state_name(status: server_pb2.TaskStatus) -> str:
 def in_one_line(status: server_pb2.TaskStatus) -> str:
     """Where a task stands: its state, its newest round from 1 on, ε that was spent, and what it waits for."""
     definition = open_task(status.task)
-    told = [f"task {definition.name!r} is {state_name(status)}"]
+    parts = [f"task {definition.name!r} is {state_name(status)}"]
     if status.rounds:
         newest = status.rounds[-1]
         number = f"round {newest.round + 1} of {max(status.planned_rounds, newest.round + 1)}"
-        told.append(f"{number} is {_ROUNDS.get(newest.state, 'unknown')} with {newest.contributions} contributions")
+        parts.append(f"{number} is {_ROUNDS.get(newest.state, 'unknown')} with {newest.contributions} contributions")
     if status.planned_rounds:
-        told.append(f"ε spent {status.epsilon_spent:.4g} of {definition.privacy.epsilon:g}")
+        parts.append(f"ε spent {status.epsilon_spent:.4g} of {definition.privacy.epsilon:g}")
     else:
-        told.append(f"{status.reports} reports that are private by themselves")
+        parts.append(f"{status.reports} reports that are private by themselves")
     usable = told_usable(definition, None) if status.state == server_pb2.TaskStatus.STATE_FINISHED else ""
-    told += [line for line in (status.waits_for.reason, status.failure, usable) if line]
-    return "; ".join(told)
+    parts += [line for line in (status.waits_for.reason, status.failure, usable) if line]
+    return "; ".join(parts)
 
 
 def told_usable(definition: common_pb2.TaskDefinition, counted: UsableAnswers | None) -> str:
@@ -51,7 +51,7 @@ def told_usable(definition: common_pb2.TaskDefinition, counted: UsableAnswers | 
     ``counted`` is what the task's count released; None before that, or where it has none.
     """
     algorithm = algorithm_for(definition)
-    uses_rows = definition.WhichOneof("local_data") is not None or any(one.label for one in algorithm.local_data)
+    uses_rows = definition.WhichOneof("local_data") is not None or any(table.label for table in algorithm.local_data)
     if isinstance(algorithm, CountsUsable) or not uses_rows:
         return ""
     if counted is not None:
@@ -61,8 +61,8 @@ def told_usable(definition: common_pb2.TaskDefinition, counted: UsableAnswers | 
     return UNKNOWN
 
 
-def usable_in_brief(told: str, counted: UsableAnswers | None) -> str:
-    """The share of devices with usable rows, for a column of a table; ``told`` is what ``told_usable`` says of it."""
+def usable_in_brief(text: str, counted: UsableAnswers | None) -> str:
+    """The share of devices with usable rows, for a column of a table; ``text`` is what ``told_usable`` says of it."""
     if counted is None:
-        return "unknown" if told else ""
+        return "unknown" if text else ""
     return f"{100 * counted.usable.low:.0f} to {100 * counted.usable.high:.0f} %"

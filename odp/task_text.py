@@ -33,7 +33,7 @@ def task_text(
     Raises:
       ConfigurationError: a field has no text form, such as an array of features.
     """
-    lines, told = [f"# {line}" for line in comment.splitlines()], remarks or {}
+    lines, remarks_by_key = [f"# {line}" for line in comment.splitlines()], remarks or {}
     lines.append(f"name = {_value('name', task.name)}")
     if task.population:
         lines.append(f"population = {_value('population', task.population)}")
@@ -41,20 +41,20 @@ def task_text(
         part = getattr(task, section)
         if part is None:
             continue
-        given = [(name, (files or {}).get(name, value)) for name, value in _given(part)]
-        plain = {name: _value(name, value) for name, value in given if not isinstance(value, Mapping)}
+        stated = [(name, (files or {}).get(name, value)) for name, value in _stated_fields(part)]
+        plain = {name: _value(name, value) for name, value in stated if not isinstance(value, Mapping)}
         kind = kind_of(section, part)
-        if kind or given:
+        if kind or stated:
             lines += [
                 "",
                 f"[{section}]",
                 *([f"kind = {json.dumps(kind)}"] if kind else []),
-                *_fields(section, plain, told),
+                *_fields(section, plain, remarks_by_key),
             ]
-        for name, value in given:
+        for name, value in stated:
             if isinstance(value, Mapping):
-                entries = {key: toml_of(one) for key, one in value.items()}
-                lines += ["", f"[{section}.{name}]", *_fields(f"{section}.{name}", entries, told)]
+                entries = {key: toml_of(inner) for key, inner in value.items()}
+                lines += ["", f"[{section}.{name}]", *_fields(f"{section}.{name}", entries, remarks_by_key)]
     return "\n".join(lines) + "\n"
 
 
@@ -63,22 +63,24 @@ def _fields(table: str, values: Mapping[str, str], remarks: Mapping[str, str]) -
     for name, value in values.items():
         remark = remarks.get(f"{table}.{name}", "")
         # A comment ends with its line, and TOML has no control characters in one.
-        lines += [f"# {''.join(one if one.isprintable() else ' ' for one in remark)}"] if remark else []
+        lines += (
+            [f"# {''.join(character if character.isprintable() else ' ' for character in remark)}"] if remark else []
+        )
         lines.append(f"{key_of(name)} = {value}")
     return lines
 
 
-def _given(part: Any) -> list[tuple[str, Any]]:
-    found = []
+def _stated_fields(part: Any) -> list[tuple[str, Any]]:
+    stated = []
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         default = field.default
         # An array has no truth value of its own, and no default but None.
         differs = default is dataclasses.MISSING or isinstance(value, np.ndarray) or value != default
-        given = differs or field.name in _ALWAYS
-        if field.init and value is not None and given:
-            found.append((field.name, value))
-    return found
+        is_stated = differs or field.name in _ALWAYS
+        if field.init and value is not None and is_stated:
+            stated.append((field.name, value))
+    return stated
 
 
 def _value(name: str, value: Any) -> str:
@@ -94,5 +96,5 @@ def _value(name: str, value: Any) -> str:
     if isinstance(value, float):
         return "inf" if value == math.inf else repr(float(value))
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(_value(name, one) for one in value)}]"
+        return f"[{', '.join(_value(name, element) for element in value)}]"
     raise ConfigurationError(f"Expected {name} to be text, a number or a list (got a {type(value).__name__})")

@@ -139,7 +139,7 @@ def plan_table(
 def reasons(plan: TablePlan) -> Sequence[tuple[str, str]]:
     """(method, one sentence) for every method: what it costs, or why it cannot be chosen."""
     least = min(cost.seconds for cost in plan.costs if not cost.excluded)
-    found = []
+    sentences = []
     for cost in plan.costs:
         if cost.method == plan.chosen:
             reason = f"chosen: {cost.note}"
@@ -147,8 +147,8 @@ def reasons(plan: TablePlan) -> Sequence[tuple[str, str]]:
             reason = f"not eligible: {cost.excluded}"
         else:
             reason = f"{cost.seconds / least:.1f} times the cost: {cost.note}"
-        found.append((cost.method, reason))
-    return tuple(found)
+        sentences.append((cost.method, reason))
+    return tuple(sentences)
 
 
 def _all(size: int) -> Cost:

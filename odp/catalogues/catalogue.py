@@ -163,9 +163,9 @@ class Catalogue:
         Raises ConfigurationError as ``change``.
         """
         check_keys(keys, name="keys")
-        wanted, known = set(keys), set(self.keys)
+        wanted, current = set(keys), set(self.keys)
         return self.change(
-            add=[key for key in keys if key not in known],
+            add=[key for key in keys if key not in current],
             retire=[key for key in self.keys if key not in wanted],
             withdraw=withdraw,
         )
@@ -287,8 +287,8 @@ def _apply(step: Step, items: dict[str, None], withdrawn: set[int]) -> None:
             raise ConfigurationError(f"{where} retires {key!r}, which is no item of the version before{near}")
         del items[key]
     if not items.keys().isdisjoint(step.added):
-        known = next(key for key in step.added if key in items)
-        raise ConfigurationError(f"{where} adds {known!r}, which is an item already")
+        doubled = next(key for key in step.added if key in items)
+        raise ConfigurationError(f"{where} adds {doubled!r}, which is an item already")
     items.update(dict.fromkeys(step.added))
     for version in step.withdrawn:
         if version in withdrawn:

@@ -22,8 +22,8 @@ def publish(catalogue: Catalogue, channel: grpc.Channel, *, address: str, metada
       ServiceError, ServiceUnavailable: it refuses one, or does not answer.
     """
     stub = catalogue_pb2_grpc.CatalogueServiceStub(channel)
-    known = _published(stub, catalogue, address)
-    for version in range(known + 1, catalogue.version + 1):
+    published = _published(stub, catalogue, address)
+    for version in range(published + 1, catalogue.version + 1):
         what = f"publish version {version} of the catalogue of {catalogue.population!r}"
         step = catalogue.steps[version - 1]
         reply: catalogue_pb2.PublishCatalogueResponse = call(
@@ -57,14 +57,14 @@ def steps_of(
         replies = call(stub.GetCatalogueSteps, request, timeout=LONG_DEADLINE, what=what, address=address)
         return read_stream(replies, what=what, address=address)
 
-    found: list[bytes] = []
+    steps: list[bytes] = []
     size = 0
     for reply in patience.stream(start):
-        found.append(reply.step)
+        steps.append(reply.step)
         size += len(reply.step)
-        if len(found) > len(versions_in(block)) or size > LARGEST_BLOCK:
+        if len(steps) > len(versions_in(block)) or size > LARGEST_BLOCK:
             raise ServiceError(f"could not {what}: {address} sent more than block {block} can have")
-    return found
+    return steps
 
 
 def named_catalogue(definition: common_pb2.TaskDefinition, channel: grpc.Channel, *, address: str) -> Catalogue | None:
@@ -82,12 +82,12 @@ def named_catalogue(definition: common_pb2.TaskDefinition, channel: grpc.Channel
         steps += steps_of(stub, population, block, address=address, patience=Patience())
     what = f"catalogue version {named.version} of {population!r} that task {definition.name!r} names"
     try:
-        found = Catalogue(tuple(steps[: named.version]))
+        catalogue = Catalogue(tuple(steps[: named.version]))
     except ConfigurationError as error:
         raise ServiceError(f"{address} does not have {what}: {error}") from error
-    if (found.population, found.version, found.sha256) != (population, named.version, named.sha256):
+    if (catalogue.population, catalogue.version, catalogue.sha256) != (population, named.version, named.sha256):
         raise ServiceError(f"{address} does not have {what}: publish the catalogue file that the task was made with")
-    return found
+    return catalogue
 
 
 def _published(stub: catalogue_pb2_grpc.CatalogueServiceStub, catalogue: Catalogue, address: str) -> int:
@@ -105,8 +105,8 @@ def _published(stub: catalogue_pb2_grpc.CatalogueServiceStub, catalogue: Catalog
         if not steps:
             continue
         first = versions_in(block).start
-        for version, (own, other) in enumerate(zip(catalogue.steps[first - 1 :], steps, strict=False), start=first):
-            if own != other:
+        for version, (mine, other) in enumerate(zip(catalogue.steps[first - 1 :], steps, strict=False), start=first):
+            if mine != other:
                 raise ConfigurationError(
                     f"the server at {address} has another version {version} of the catalogue of "
                     f"{catalogue.population!r}: change the catalogue file that was published last"

@@ -49,10 +49,10 @@ def require_named(newest: Catalogue | None, named: NamedCatalogue) -> None:
       ConfigurationError: the version does not exist or is another one, was withdrawn, or has another number of items.
     """
     if newest is None or named.version > newest.version:
-        known = "no catalogue" if newest is None else f"version {newest.version} of the catalogue as its newest"
+        newest_text = "no catalogue" if newest is None else f"version {newest.version} of the catalogue as its newest"
         raise ConfigurationError(
             f"task {named.task!r} names catalogue version {named.version}, and population {named.population!r} has "
-            f"{known}: run `odp catalogue publish` first"
+            f"{newest_text}: run `odp catalogue publish` first"
         )
     if newest.hashes[named.version - 1] != named.sha256:
         raise ConfigurationError(

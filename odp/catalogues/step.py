@@ -76,14 +76,14 @@ class Step:
           ConfigurationError: they are no step, or a field is out of its range.
         """
         _check_length(data)
-        message, known = catalogue_pb2.CatalogueStep(), catalogue_pb2.CatalogueStep()
+        message, understood = catalogue_pb2.CatalogueStep(), catalogue_pb2.CatalogueStep()
         try:
             message.ParseFromString(data)
         except DecodeError as error:
             raise ConfigurationError("Expected a catalogue step: this is not a valid message") from error
-        known.CopyFrom(message)
-        known.DiscardUnknownFields()
-        if known.ByteSize() != len(data):
+        understood.CopyFrom(message)
+        understood.DiscardUnknownFields()
+        if understood.ByteSize() != len(data):
             raise ConfigurationError(
                 "the catalogue step holds fields that this version does not know; update this program"
             )
@@ -115,7 +115,7 @@ class Step:
         if both:
             raise ConfigurationError(f"Expected the key {min(both)!r} to be added or retired, not both in one step")
         if list(self.withdrawn) != sorted(set(self.withdrawn)) or not all(
-            0 < one < self.version for one in self.withdrawn
+            0 < version < self.version for version in self.withdrawn
         ):
             raise ConfigurationError(
                 f"Expected withdrawn={list(self.withdrawn)} to be versions from 1 to {self.version - 1}, ascending"

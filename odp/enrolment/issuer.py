@@ -222,16 +222,16 @@ class Issuer:
         record = KeyRecord(sha256, round, developer, key.signed(self._key), signer.to_bytes(), key.not_after)
         self._storage.add_key(record)
         with self._signers_lock:
-            for known in [entry for entry in self._signers if entry[0] == sha256]:
-                del self._signers[known]
+            for forgotten in [entry for entry in self._signers if entry[0] == sha256]:
+                del self._signers[forgotten]
         return record
 
     def _signer(self, sha256: bytes, round: int) -> BlindSigner:
         with self._signers_lock:
-            known = self._signers.get((sha256, round))
-            if known is not None:
+            cached = self._signers.get((sha256, round))
+            if cached is not None:
                 self._signers.move_to_end((sha256, round))
-                return known
+                return cached
         record = self._storage.key(sha256, round)
         if record is None:
             raise NotFound(f"this issuer has no token key of round {round} of that task")

@@ -131,10 +131,10 @@ class Storage:
     def newest_round(self, task_sha256: bytes) -> int | None:
         """The last round of a task with a key, or None."""
         with database_errors(self._path), self._engine.connect() as connection:
-            found: int | None = connection.execute(
+            newest: int | None = connection.execute(
                 sa.select(sa.func.max(_KEYS.c.round)).where(_KEYS.c.task_sha256 == task_sha256)
             ).scalar_one()
-        return found
+        return newest
 
     def keys_of(self, developer: bytes) -> int:
         """Number of the signing keys of a developer's rounds."""
@@ -214,14 +214,14 @@ class Storage:
 
 def _decided(connection: sa.Connection, request: _Request) -> Grant:
     mine, now = request.mine, request.now
-    found = connection.execute(_STANDING, {**mine, "since": now - DAY, "until": now + DAY, "now": now}).one_or_none()
-    if found is None:
+    standing = connection.execute(_STANDING, {**mine, "since": now - DAY, "until": now + DAY, "now": now}).one_or_none()
+    if standing is None:
         return Grant.ENDED
-    if found.before is not None:
-        return Grant.AGAIN if found.before == request.blinded_sha256 else Grant.OTHER
-    if found.issued >= request.per_round:
+    if standing.before is not None:
+        return Grant.AGAIN if standing.before == request.blinded_sha256 else Grant.OTHER
+    if standing.issued >= request.per_round:
         return Grant.ROUND_LIMIT
-    if found.lately >= request.per_device:
+    if standing.lately >= request.per_device:
         return Grant.DEVICE_LIMIT
     connection.execute(_INSERT, {**mine, "blinded": request.blinded_sha256, "now": now})
     connection.execute(_COUNT, mine)

@@ -36,8 +36,8 @@ def carried_terms(task: Task, *, noise: bool) -> Terms:
     definition = task.definition()
     training = definition.WhichOneof("training")
     if training not in _CARRIED:
-        found = _LEFT_OUT.get(training, f"training={training!r}, of which {_PROCESS} has nothing")
-        raise ConfigurationError(f"Expected a task of odp.DPFedAvg or odp.DPSGD (got {found})")
+        reason = _LEFT_OUT.get(training, f"training={training!r}, of which {_PROCESS} has nothing")
+        raise ConfigurationError(f"Expected a task of odp.DPFedAvg or odp.DPSGD (got {reason})")
     terms, cohort = Terms.of(definition), definition.cohort
     if terms.adaptive is not None:
         raise ConfigurationError(f"Expected clip_quantile=None: {_PROCESS} has one clip norm")

@@ -72,10 +72,10 @@ class RemoteStores:
     def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
         return list(self._ask(DataKind.DOWNLOADS, prefix=prefix))
 
-    def _ask(self, table: DataKind, **given: object) -> Any:
+    def _ask(self, table: DataKind, **arguments: object) -> Any:
         if table not in self._reads:
             raise PermissionError(f"{self._handler.value} has no right to read {table.value}")
-        send_frame(self._channel, {"read": table.value, **given})
+        send_frame(self._channel, {"read": table.value, **arguments})
         answer = receive_frame(self._channel, most=LARGEST_INPUT)
         if answer is None:
             os._exit(0)
@@ -111,9 +111,9 @@ def main(
     taken = walls.take(channel, memory_bytes=memory_bytes, processor_seconds=processor_seconds)
     send_frame(connection, {"held": [*inherited, *taken.held]})
     imports.only(sources)
-    drawn = sys.modules.get("numpy.random")
-    if drawn is not None:
-        drawn.seed()  # or all processes would draw what the template would
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()  # or all processes would draw what the template would
     try:
         service = _service(module, name)
         send_frame(connection, {"ready": True})
@@ -140,13 +140,13 @@ def _fail(connection: socket.socket, error: BaseException) -> None:
 def _service(module: str, name: str | None) -> IsolatedService:
     loaded = importlib.import_module(module)
     if name is not None:
-        found = [getattr(loaded, name, None)]
+        services = [getattr(loaded, name, None)]
     else:
-        found = [value for value in vars(loaded).values() if _is_service(value) and value.__module__ == module]
-    if len(found) != 1 or not _is_service(found[0]):
+        services = [value for value in vars(loaded).values() if _is_service(value) and value.__module__ == module]
+    if len(services) != 1 or not _is_service(services[0]):
         wanted = f"a class {name}" if name else "one class"
-        raise TypeError(f"Expected {module} to have {wanted} that subclasses IsolatedService, found {len(found)}")
-    service: IsolatedService = found[0]()  # type: ignore[misc]
+        raise TypeError(f"Expected {module} to have {wanted} that subclasses IsolatedService, found {len(services)}")
+    service: IsolatedService = services[0]()  # type: ignore[misc]
     return service
 
 
@@ -157,39 +157,41 @@ def _is_service(value: object) -> bool:
 # What a handler returns, as the runtime reads it: ``value`` for its receiver, ``writes`` by table
 
 
-def _on_request(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
-    answer = _of_type((Accepted, Declined), service.on_request(AppRequest(**given), stores))
+def _on_request(service: IsolatedService, message: Any, stores: RemoteStores) -> dict[str, Any]:
+    answer = _of_type((Accepted, Declined), service.on_request(AppRequest(**message), stores))
     if isinstance(answer, Declined):
         return {"value": {"declined": answer.reason}, "writes": {}}
     return {"value": {"accepted": answer.work}, "writes": {}}
 
 
-def _on_execute(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
-    done = _of_type((Executed,), service.on_execute(Execution(**given), stores))
+def _on_execute(service: IsolatedService, message: Any, stores: RemoteStores) -> dict[str, Any]:
+    done = _of_type((Executed,), service.on_execute(Execution(**message), stores))
     writes = {"requests": list(done.rows), **_local(done.local)}
     return {"value": {"result": done.result}, "writes": writes}
 
 
-def _on_render(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
-    page = _of_type((Rendered,), service.on_render(Rendering(**given), stores))
+def _on_render(service: IsolatedService, message: Any, stores: RemoteStores) -> dict[str, Any]:
+    page = _of_type((Rendered,), service.on_render(Rendering(**message), stores))
     return {"value": {"html": page.html}, "writes": {}}
 
 
-def _on_event(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
-    noted = _of_type((Noted,), service.on_event(Happening(**given), stores))
+def _on_event(service: IsolatedService, message: Any, stores: RemoteStores) -> dict[str, Any]:
+    noted = _of_type((Noted,), service.on_event(Happening(**message), stores))
     rows = [{"type": event.type, "data": event.data} for event in noted.events]
     return {"value": {}, "writes": {"events": rows, **_local(noted.local)}}
 
 
-def _on_download(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
-    entries = {key: base64.b64decode(value) for key, value in given["entries"].items()}
-    kept = _of_type((Kept,), service.on_download(Download(given["version"], entries, given["time"]), stores))
-    return {"value": {}, "writes": {"downloads": sorted(set(kept.keys))}}
+def _on_download(service: IsolatedService, message: Any, stores: RemoteStores) -> dict[str, Any]:
+    entries = {key: base64.b64decode(value) for key, value in message["entries"].items()}
+    entries_to_keep = _of_type(
+        (Kept,), service.on_download(Download(message["version"], entries, message["time"]), stores)
+    )
+    return {"value": {}, "writes": {"downloads": sorted(set(entries_to_keep.keys))}}
 
 
-def _on_training_examples(service: IsolatedService, given: Any, stores: RemoteStores) -> dict[str, Any]:
-    found: Iterable[Example] = service.on_training_examples(Training(**given), stores)
-    rows = [_of_type((Example,), example).columns for example in found]
+def _on_training_examples(service: IsolatedService, message: Any, stores: RemoteStores) -> dict[str, Any]:
+    examples: Iterable[Example] = service.on_training_examples(Training(**message), stores)
+    rows = [_of_type((Example,), example).columns for example in examples]
     return {"value": {"examples": rows}, "writes": {}}
 
 

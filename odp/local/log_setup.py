@@ -66,10 +66,10 @@ def endorse_all(
         ConfigurationError: a listed policy is not among ``policies``, or the file is malformed.
         StateError: the file cannot be written.
     """
-    known = EndorsementFile.load(path) if path.exists() else EndorsementFile()
-    standing = [open_endorsement(entry) for entry in known.endorsements]
+    file = EndorsementFile.load(path) if path.exists() else EndorsementFile()
+    standing = [open_endorsement(entry) for entry in file.endorsements]
     by_hash = {hashlib.sha256(policy.to_bytes()).hexdigest(): policy for policy in policies}
-    added, used = [], dict.fromkeys(known.policies)
+    added, used = [], dict.fromkeys(file.policies)
     for role, digests in values.image_digests.items():
         for sha256 in values.policy_sha256.get(role, ()):
             if sha256 not in by_hash:
@@ -79,19 +79,19 @@ def endorse_all(
             used[PolicyEntry(by_hash[sha256].to_bytes())] = None
             for digest in digests:
                 named = {"role": role, "image_digest": digest, "policy_sha256": sha256}
-                kept = any(
-                    one.endorser == key.public.hex()
-                    and one.covers(**named, now=now)
-                    and one.not_after - now > VALID_SECONDS / 2
-                    for one in standing
+                endorsed = any(
+                    endorsement.endorser == key.public.hex()
+                    and endorsement.covers(**named, now=now)
+                    and endorsement.not_after - now > VALID_SECONDS / 2
+                    for endorsement in standing
                 )
-                if not kept:
+                if not endorsed:
                     start = int(now) - _BACKDATED_SECONDS
                     entry, _withdrawal = endorse(
                         key, **named, not_before=start, not_after=start + _BACKDATED_SECONDS + VALID_SECONDS
                     )
                     added.append(entry)
-    EndorsementFile(tuple(used), (*known.endorsements, *added), known.withdrawals).save(path)
+    EndorsementFile(tuple(used), (*file.endorsements, *added), file.withdrawals).save(path)
     return len(added)
 
 
@@ -131,19 +131,19 @@ def withdraw_all(path: Path, image_digest: str, key: SigningKey) -> int:
         ConfigurationError: the file is malformed, or no endorsement in it is of that image and key.
         StateError: the file cannot be written.
     """
-    known = EndorsementFile.load(path)
-    stated = [(entry, open_endorsement(entry)) for entry in known.endorsements]
-    found = [
+    file = EndorsementFile.load(path)
+    stated = [(entry, open_endorsement(entry)) for entry in file.endorsements]
+    withdrawals_made = [
         withdrawal_of(entry, key)
-        for entry, one in stated
-        if (one.image_digest, one.endorser) == (image_digest, key.public.hex())
+        for entry, endorsement in stated
+        if (endorsement.image_digest, endorsement.endorser) == (image_digest, key.public.hex())
     ]
-    if not found:
-        listed = sorted({one.image_digest for _entry, one in stated})
+    if not withdrawals_made:
+        listed = sorted({endorsement.image_digest for _entry, endorsement in stated})
         raise ConfigurationError(
             f"Expected image_digest={image_digest!r} to be endorsed by this key in {path}"
             f"{_validate.nearest(image_digest, listed)}"
         )
-    withdrawals = tuple(dict.fromkeys((*known.withdrawals, *found)))
-    EndorsementFile(known.policies, known.endorsements, withdrawals).save(path)
-    return len(found)
+    withdrawals = tuple(dict.fromkeys((*file.withdrawals, *withdrawals_made)))
+    EndorsementFile(file.policies, file.endorsements, withdrawals).save(path)
+    return len(withdrawals_made)

@@ -394,11 +394,11 @@ class Services:
         if leaf or distributor or name in ("aggregator", ISSUER):
             # Again on the port that it had, where it is started again: the server keeps its address.
             before = self.children.get(name)
-            kept = "" if before is None else before.control_address
-            arguments += ["--control-listen", kept or f"{self._listen.host}:0"]
+            control_address = "" if before is None else before.control_address
+            arguments += ["--control-listen", control_address or f"{self._listen.host}:0"]
         if name == "server":
             for other, names in (("distributor", self._distributor_names), ("aggregator", ["aggregator"])):
-                children = [self.children[one] for one in names]
+                children = [self.children[name_of_child] for name_of_child in names]
                 arguments += [f"--{other}", ",".join(child.address for child in children)]
                 arguments += [f"--{other}-control", ",".join(child.control_address for child in children)]
             arguments += ["--reference-values", str(self.reference_values)]
@@ -422,7 +422,7 @@ class Services:
         if leaf:
             arguments += ["--as-leaf-of", str(len(self._leaf_names))]
         elif name == "aggregator" and self._leaf_names:
-            controls = [self.children[one].control_address for one in self._leaf_names]
+            controls = [self.children[name_of_leaf].control_address for name_of_leaf in self._leaf_names]
             arguments += ["--leaves", ",".join(controls)]
         if leaf or name == "aggregator":
             arguments += ["--minimum-cohort", str(self.policy.minimum_cohort)]

@@ -75,13 +75,13 @@ def _certificate(subject: str, address: str, ca: bytes, now: float) -> Finding:
         )  # fmt: skip
     ends = x509.load_der_x509_certificate(shown or b"").not_valid_after_utc
     days = (ends.timestamp() - now) / _DAY
-    told = f"valid until {ends:%Y-%m-%d}"
+    validity = f"valid until {ends:%Y-%m-%d}"
     if days < CERTIFICATE_DAYS:
         return Finding(
-            subject, "certificate", "warning", f"{told}: {max(days, 0):.0f} days",
+            subject, "certificate", "warning", f"{validity}: {max(days, 0):.0f} days",
             "put the next certificate and key into the same files; no restart is needed",
         )  # fmt: skip
-    return Finding(subject, "certificate", "ok", told)
+    return Finding(subject, "certificate", "ok", validity)
 
 
 def _reason(error: Exception) -> str:
@@ -124,7 +124,7 @@ def _evidence(
         return reply
 
     try:
-        found = verify_fresh(ask, role=role, reference_values=values, clock=lambda: now)
+        enclave = verify_fresh(ask, role=role, reference_values=values, clock=lambda: now)
         ends = chain_ends(shown[-1])
     except OdpError as error:
         advice = "start the code that was endorsed, or give devices new reference values"
@@ -133,9 +133,9 @@ def _evidence(
         return Finding(subject, "enclave", "failure", str(error), f"devices refuse it: {advice}")
     days = (ends - now) / _DAY
     if days < WARN_DAYS:
-        told = f"accepted, but the certificate of its chip ends in {days:.0f} days"
-        return Finding(subject, "enclave", "warning", told, ADVICE)
-    return Finding(subject, "enclave", "ok", f"accepted, image {found.image_digest[:23]}")
+        accepted = f"accepted, but the certificate of its chip ends in {days:.0f} days"
+        return Finding(subject, "enclave", "warning", accepted, ADVICE)
+    return Finding(subject, "enclave", "ok", f"accepted, image {enclave.image_digest[:23]}")
 
 
 def _log(

@@ -33,13 +33,13 @@ class Scraped:
 
     def labels(self, name: str) -> Mapping[str, str]:
         """The labels of the one sample ``name``; none where there is none."""
-        found = self.samples.get(name, ())
-        return found[0][0] if found else {}
+        samples = self.samples.get(name, ())
+        return samples[0][0] if samples else {}
 
     def value(self, name: str) -> float | None:
         """The value of the one sample ``name``."""
-        found = self.samples.get(name, ())
-        return found[0][1] if found else None
+        samples = self.samples.get(name, ())
+        return samples[0][1] if samples else None
 
 
 def scrape(address: str) -> Scraped:
@@ -71,20 +71,20 @@ def scrape(address: str) -> Scraped:
 def examine_metrics(address: str, *, clock: Callable[[], float] = time.time) -> Iterator[Finding]:
     """The findings of the endpoint ``address`` (`--metrics` of a program)."""
     subject = f"metrics {address}"
-    asked = clock()
+    started = clock()
     try:
-        found = scrape(address)
+        scraped = scrape(address)
     except ServiceError as error:
         yield Finding(
             subject, "reachable", "failure", str(error),
             "start the program with --metrics at this address, or look at its log",
         )  # fmt: skip
         return
-    here, labels = (asked + clock()) / 2, found.labels("odp_info")
+    here, labels = (started + clock()) / 2, scraped.labels("odp_info")
     subject = f"{labels.get('program', 'program')} (metrics {address})"
     yield _version(subject, labels.get("version", ""))
-    yield _clock(subject, found.date, here)
-    yield _disk(subject, found.value("odp_disk_free_bytes"))
+    yield _clock(subject, scraped.date, here)
+    yield _disk(subject, scraped.value("odp_disk_free_bytes"))
 
 
 def _version(subject: str, version: str) -> Finding:

@@ -145,9 +145,9 @@ def groups(
         (style.GREYS[0], reference, reference_name),
         (style.OURS, values, "this model"),
     ):
-        known = [(place, value) for place, value in enumerate(row) if value is not None]
-        if known:
-            places, heights = zip(*known, strict=True)
+        measured = [(place, value) for place, value in enumerate(row) if value is not None]
+        if measured:
+            places, heights = zip(*measured, strict=True)
             style.line(panel, places, heights, shown, text=text)
     if reference:
         for place, (ours, other) in enumerate(zip(values, reference, strict=True)):
@@ -181,10 +181,10 @@ def runs(courses: Mapping[str, Course], *, metric: str, width: float = WIDE) -> 
     looks = (style.OURS, *style.GREYS)
     last = max((number for course in courses.values() for number in course.rounds), default=0)
     for number, (name, course) in enumerate(courses.items()):
-        known = [(at, value) for at, value in zip(course.rounds, course.values, strict=True) if value is not None]
-        if known:
+        measured = [(at, value) for at, value in zip(course.rounds, course.values, strict=True) if value is not None]
+        if measured:
             shown = replace(looks[min(number, 1 + (number - 1) % (len(looks) - 1))], name=name)
-            rounds, values = zip(*known, strict=True)
+            rounds, values = zip(*measured, strict=True)
             panel.plot([rounds[-1], last], [values[-1]] * 2, color=style.LIGHT.grid, linewidth=2, zorder=1)
             style.line(panel, rounds, values, shown, text=f"{_folded(name, width)}  {values[-1]:.3f}")
     style.head(panel, "", metric)

@@ -45,11 +45,11 @@ class Gains:
     group: str
 
 
-def shares(found: Shares, *, width: float = WIDE) -> Figure:
+def shares(exposure: Shares, *, width: float = WIDE) -> Figure:
     """Lines of the shares; the nearer the model's is to what people liked, the less it follows popularity."""
     narrow = width <= NARROW
     figure, (panel,) = style.figure(width=width, height=3.6 if narrow else 3.4)
-    _shares(panel, found, narrow=narrow)
+    _shares(panel, exposure, narrow=narrow)
     _note(figure, narrow=narrow)
     return figure
 
@@ -60,20 +60,20 @@ def gains(users: Gains, items: Gains, *, metric: str, width: float = WIDE) -> Fi
     figure, panels = style.figure(
         2 if narrow else 1, 1 if narrow else 2, width=width, height=5.6 if narrow else 3.2, sharey=not narrow
     )
-    for panel, found in zip(panels, (users, items), strict=True):
-        _gains(panel, found, metric)
+    for panel, group in zip(panels, (users, items), strict=True):
+        _gains(panel, group, metric)
     _note(figure, narrow=narrow)
     return figure
 
 
-def draw(path: str | Path, found: Shares, users: Gains, items: Gains, *, metric: str, title: str) -> None:
+def draw(path: str | Path, exposure: Shares, users: Gains, items: Gains, *, metric: str, title: str) -> None:
     """Writes shares above and the gains of users and items below, as one picture.
 
     Raises:
       DataError: the file cannot be written, or its ending names no format of pictures.
     """
     figure, (above, middle, below) = style.figure(3, width=8.6, height=8.6, height_ratios=(5, 3, 3))
-    _shares(above, found, narrow=False)
+    _shares(above, exposure, narrow=False)
     _gains(middle, users, metric)
     _gains(below, items, metric)
     # One scale, so that users and items can be compared.
@@ -88,16 +88,16 @@ def _note(figure: Figure, *, narrow: bool) -> None:
     style.note(figure, SIMULATED.replace("noise, ", "noise,\n") if narrow else SIMULATED)
 
 
-def _shares(panel: Axes, found: Shares, *, narrow: bool) -> None:
-    places = list(range(len(found.names)))
-    liked = [(place, value) for place, value in enumerate(found.liked) if value is not None]
+def _shares(panel: Axes, exposure: Shares, *, narrow: bool) -> None:
+    places = list(range(len(exposure.names)))
+    liked = [(place, value) for place, value in enumerate(exposure.liked) if value is not None]
     if liked:
         where, values = zip(*liked, strict=True)
         style.line(panel, where, values, style.GREYS[0], text="liked")
-    name = style.look(found.baseline_name).name
-    style.line(panel, places, found.baseline, style.GREYS[1], text=name.replace(" + ", "\n+ ") if narrow else name)
-    style.line(panel, places, found.model, style.OURS, text="this model")
-    panel.set_xticks(places, [span.replace("–", "–\n") if narrow else span for span in found.names])
+    name = style.look(exposure.baseline_name).name
+    style.line(panel, places, exposure.baseline, style.GREYS[1], text=name.replace(" + ", "\n+ ") if narrow else name)
+    style.line(panel, places, exposure.model, style.OURS, text="this model")
+    panel.set_xticks(places, [span.replace("–", "–\n") if narrow else span for span in exposure.names])
     panel.set_ylim(bottom=0.0)
     panel.margins(x=0.08)
     panel.set_xlabel("noisy count of the item")
@@ -106,9 +106,9 @@ def _shares(panel: Axes, found: Shares, *, narrow: bool) -> None:
     )
 
 
-def _gains(panel: Axes, found: Gains, metric: str) -> None:
-    known = [(place, value) for place, value in enumerate(found.values) if value is not None]
-    for place, value in known:
+def _gains(panel: Axes, group: Gains, metric: str) -> None:
+    measured = [(place, value) for place, value in enumerate(group.values) if value is not None]
+    for place, value in measured:
         colour = style.LIGHT.accent if value >= 0 else style.LIGHT.strong
         panel.bar([place], [value], width=0.6, color=colour, zorder=3)
         panel.annotate(
@@ -116,7 +116,7 @@ def _gains(panel: Axes, found: Gains, metric: str) -> None:
             ha="center", va="bottom" if value >= 0 else "top", color=colour, fontsize=style.SMALL,
         )  # fmt: skip
     panel.axhline(0.0, color=style.LIGHT.muted, linewidth=0.9, zorder=4)
-    panel.set_xticks(range(len(found.names)), list(found.names))
+    panel.set_xticks(range(len(group.names)), list(group.names))
     panel.margins(y=0.18)
-    panel.set_xlabel(found.group)
+    panel.set_xlabel(group.group)
     style.head(panel, "", metric)

@@ -84,8 +84,8 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, o
     """
     if not rows:
         return ""
-    kept = [place for place in range(len(head)) if any(row[place] for row in rows)]
-    numbers = {place for place in kept if all(_number(row[place]) for row in rows if row[place])}
+    filled = [place for place in range(len(head)) if any(row[place] for row in rows)]
+    numbers = {place for place in filled if all(_number(row[place]) for row in rows if row[place])}
 
     def kind(place: int, row: Sequence[str]) -> str:
         if place in numbers:
@@ -93,13 +93,13 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, o
         return ' class="long"' if len(row[place]) > 30 else ""
 
     def cells(row: Sequence[str]) -> str:
-        first, *rest = kept
+        first, *rest = filled
         body = "".join(f"<td{kind(place, row)}>{html.escape(row[place])}</td>" for place in rest)
         return f'<th scope="row"{kind(first, row)}>{html.escape(row[first])}</th>{body}'
 
     top = "".join(
         f'<th scope="col"{" class=n" if place in numbers else ""}>{html.escape(head[place]) or "value"}</th>'
-        for place in kept
+        for place in filled
     )
     body = "\n".join(f"<tr{' class=ours' if ours and row[0] == ours else ''}>{cells(row)}</tr>" for row in rows)
     said = html.escape(caption)

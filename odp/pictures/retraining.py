@@ -59,6 +59,6 @@ def draw(
 
 def _smooth(values: Sequence[float]) -> tuple[list[float], list[float]]:
     """Means of the last ``_SMOOTHED`` values, of fewer at the beginning; and where they stand."""
-    known = np.asarray(values, dtype=np.float64)
-    means = [float(np.nanmean(known[max(0, end - _SMOOTHED) : end])) for end in range(1, len(known) + 1)]
-    return list(range(len(known))), means
+    array = np.asarray(values, dtype=np.float64)
+    means = [float(np.nanmean(array[max(0, end - _SMOOTHED) : end])) for end in range(1, len(array) + 1)]
+    return list(range(len(array))), means

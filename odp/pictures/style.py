@@ -75,7 +75,7 @@ def css() -> str:
     )
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, other: str) -> float:
     """Contrast of two colours "#rrggbb" from 1 to 21, as the Web Content Accessibility Guidelines 2.1 define it."""
 
     def luminance(colour: str) -> float:
@@ -83,7 +83,7 @@ def contrast(one: str, other: str) -> float:
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    dark, light = sorted((luminance(one), luminance(other)))
+    dark, light = sorted((luminance(first), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -283,8 +283,8 @@ def exact_mark(panel: Axes, places: Any, values: Any) -> None:
 
 def marks(confidence: float, *, exact: bool, what: str = "Blue") -> str:
     """One line on what the marks of released values mean."""
-    known = "; rings: without noise, never released" if exact else ""
-    return f"{what}: released, with noise, and its {100 * confidence:g} % interval{known}"
+    rings = "; rings: without noise, never released" if exact else ""
+    return f"{what}: released, with noise, and its {100 * confidence:g} % interval{rings}"
 
 
 def note(target: Figure, text: str) -> None:
@@ -330,21 +330,21 @@ def spread(wanted: Sequence[float], gap: float, *, low: float, high: float) -> F
     flat = np.concatenate([np.full(int(size), value) for value, size in pools]) if pools else np.empty(0)
     last = high - (count - 1) * gap
     flat = np.clip(flat, low, last) if last >= low else np.full(count, 0.5 * (low + last))
-    found = np.empty(count)
-    found[order] = flat + gap * np.arange(count)
-    return found
+    placed = np.empty(count)
+    placed[order] = flat + gap * np.arange(count)
+    return placed
 
 
-def settle(drawn: Figure) -> None:
+def settle(picture: Figure) -> None:
     """Moves labels of lines apart, now that the sizes of all panels are known."""
-    _plain_text(drawn)
+    _plain_text(picture)
     with _any_sign():
-        drawn.draw_without_rendering()
-    for panel in drawn.axes:
+        picture.draw_without_rendering()
+    for panel in picture.axes:
         labels: list[Any] = [text for text in panel.texts if text.get_label() == _DIRECT]
         if not labels:
             continue
-        point = drawn.dpi / 72.0
+        point = picture.dpi / 72.0
         box = panel.get_window_extent()
         heights = [panel.transData.transform((0.0, text.xy[1]))[1] / point for text in labels]
         gap = _LINE * max(text.get_fontsize() * (1 + text.get_text().count("\n")) for text in labels)
@@ -361,21 +361,21 @@ def _any_sign() -> Iterator[None]:
         yield
 
 
-def _plain_text(drawn: Figure) -> None:
+def _plain_text(picture: Figure) -> None:
     """Draws a dollar sign in a name as one: only ticks of logarithmic axes are formulas."""
     from matplotlib.text import Text
 
     formulas: set[int] = set()
-    for panel in drawn.axes:
+    for panel in picture.axes:
         for axis in (panel.xaxis, panel.yaxis):
             if axis.get_scale() == "log":
                 formulas |= {id(text) for text in axis.findobj(Text)}
-    for text in drawn.findobj(Text):
+    for text in picture.findobj(Text):
         if isinstance(text, Text) and id(text) not in formulas:
             text.set_parse_math(False)
 
 
-def save(drawn: Figure, path: str | Path, *, theme: Literal["light", "dark"] = "light", title: str = "") -> None:
+def save(picture: Figure, path: str | Path, *, theme: Literal["light", "dark"] = "light", title: str = "") -> None:
     """Writes a picture by the ending of ``path``: .svg (light and dark in one file), .png or .pdf (of ``theme``).
 
     Raises:
@@ -388,22 +388,22 @@ def save(drawn: Figure, path: str | Path, *, theme: Literal["light", "dark"] = "
     try:
         if kind == ".svg":
             style = f"<style>{css()}svg{{background:var(--odp-paper)}}</style>"
-            text = svg(drawn, title=title or path.stem).replace("</title>", f"</title>{style}", 1)
+            text = svg(picture, title=title or path.stem).replace("</title>", f"</title>{style}", 1)
             text = text.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
             path.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n', encoding="utf-8")
             return
-        settle(drawn)
+        settle(picture)
         if theme == "dark":
-            recolour(drawn, DARK)
+            recolour(picture, DARK)
         with _settings():
             # A date in a file would make every drawing of the same numbers a new file.
             dated = {"CreationDate": None} if kind == ".pdf" else {"Software": None}
-            drawn.savefig(path, dpi=150, metadata=dated)
+            picture.savefig(path, dpi=150, metadata=dated)
     except OSError as error:
         raise DataError(f"cannot draw {path}: {error}; give a file that ends in .png, .svg or .pdf") from error
 
 
-def recolour(drawn: Figure, theme: Theme) -> None:
+def recolour(picture: Figure, theme: Theme) -> None:
     """Replaces the colours of ``LIGHT`` in a drawn picture by those of ``theme``."""
     from matplotlib.colors import to_hex
 
@@ -416,10 +416,10 @@ def recolour(drawn: Figure, theme: Theme) -> None:
             return [changed(tuple(row)) for row in value]
         return "none" if len(value) == 4 and value[3] == 0.0 else table.get(to_hex(value), to_hex(value))
 
-    for axes in drawn.axes:
+    for axes in picture.axes:
         axes.tick_params(which="both", colors=theme.muted, grid_color=theme.grid)
-    arrows = [text.arrow_patch for axes in drawn.axes for text in axes.texts if hasattr(text, "arrow_patch")]
-    for artist in [*drawn.findobj(), *filter(None, arrows)]:
+    arrows = [text.arrow_patch for axes in picture.axes for text in axes.texts if hasattr(text, "arrow_patch")]
+    for artist in [*picture.findobj(), *filter(None, arrows)]:
         for name in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
             read, write = getattr(artist, f"get_{name}", None), getattr(artist, f"set_{name}", None)
             if read is not None and write is not None and (value := read()) is not None and len(value):
@@ -431,11 +431,11 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # in XML, even as entit
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
 
 
-def svg(drawn: Figure, *, title: str, name: str = "picture", text: str = "") -> str:
+def svg(picture: Figure, *, title: str, name: str = "picture", text: str = "") -> str:
     """A picture as one ``<svg>`` element for a page that has the rules of ``css``; the same bytes every time.
 
     Args:
-      drawn: a picture of ``figure``.
+      picture: a picture of ``figure``.
       title: what it shows, for people who cannot see it and as a tooltip.
       name: goes before every id, so that the pictures of a page do not share any; letters, digits and hyphens.
       text: what it shows in numbers, for screen readers.
@@ -445,22 +445,22 @@ def svg(drawn: Figure, *, title: str, name: str = "picture", text: str = "") -> 
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name):
         raise ConfigurationError(f"Expected name={name!r} to be letters, digits and hyphens, a letter first")
-    settle(drawn)
+    settle(picture)
     buffer = io.StringIO()
     with _settings(), _any_sign():
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        drawn.savefig(buffer, format="svg", metadata=nothing, transparent=True)
-    found = buffer.getvalue()
-    found = found[found.index("<svg") :].strip()
-    found = re.sub(r"<metadata>.*?</metadata>\s*", "", found, flags=re.DOTALL)
-    found = re.sub(r"<!--.*?-->\s*", "", found, flags=re.DOTALL)
-    found = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", found, count=1, flags=re.DOTALL)
-    found = _FONT.sub(r"\1 system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", found)
-    found = found.replace("xlink:href=", "href=")
-    found = _ID.sub(rf"\g<1>{name}-", found)
+        picture.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+    drawing = buffer.getvalue()
+    drawing = drawing[drawing.index("<svg") :].strip()
+    drawing = re.sub(r"<metadata>.*?</metadata>\s*", "", drawing, flags=re.DOTALL)
+    drawing = re.sub(r"<!--.*?-->\s*", "", drawing, flags=re.DOTALL)
+    drawing = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", drawing, count=1, flags=re.DOTALL)
+    drawing = _FONT.sub(r"\1 system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", drawing)
+    drawing = drawing.replace("xlink:href=", "href=")
+    drawing = _ID.sub(rf"\g<1>{name}-", drawing)
     for field in fields(LIGHT):
-        found = found.replace(getattr(LIGHT, field.name), f"var(--odp-{field.name})")
-    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', found)
+        drawing = drawing.replace(getattr(LIGHT, field.name), f"var(--odp-{field.name})")
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawing)
     if box is None:
         raise DataError("cannot draw: matplotlib wrote an SVG without a viewBox")
     said = html.escape(f"{title}. {text}" if text else title)
@@ -469,4 +469,4 @@ def svg(drawn: Figure, *, title: str, name: str = "picture", text: str = "") -> 
         f'aria-label="{said}" viewBox="{box[0][9:-1]}" width="{float(box[1]) * 4 / 3:.0f}" '
         f'style="max-width:100%;height:auto;stroke-linejoin:round"><title>{html.escape(title)}</title>'
     )
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", top + found[found.index(">") + 1 :])
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", top + drawing[drawing.index(">") + 1 :])

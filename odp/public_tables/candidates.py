@@ -185,9 +185,9 @@ def _nearest(points: Float64Array, centroids: Float64Array) -> tuple[Int64Array,
     step = max(1, _AT_ONCE // len(centroids))
     for start in range(0, len(points), step):
         part = points[start : start + step]
-        found = squares - 2.0 * (part @ centroids.T)  # [part, count]
-        nearest[start : start + step] = found.argmin(axis=1)
-        distance[start : start + step] = found.min(axis=1) + (part**2).sum(axis=1)
+        distances = squares - 2.0 * (part @ centroids.T)  # [part, count]
+        nearest[start : start + step] = distances.argmin(axis=1)
+        distance[start : start + step] = distances.min(axis=1) + (part**2).sum(axis=1)
     return nearest, np.maximum(distance, 0.0)
 
 

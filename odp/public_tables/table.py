@@ -71,10 +71,10 @@ class Table:
         integer(low=1, high=MOST_ITEMS, rows=len(rows))
         integer(low=1, high=2**16, width=rows.shape[1])
         with np.errstate(over="ignore"):
-            kept = np.ascontiguousarray(rows, dtype=np.float32)
-        if not np.isfinite(kept).all():
+            floats = np.ascontiguousarray(rows, dtype=np.float32)
+        if not np.isfinite(floats).all():
             raise ConfigurationError(f"Expected rows of table {self.name!r} to be finite as float32")
-        object.__setattr__(self, "rows", rounded(kept, self.encoding))
+        object.__setattr__(self, "rows", rounded(floats, self.encoding))
 
     @property
     def content(self) -> bytes:

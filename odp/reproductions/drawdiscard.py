@@ -136,10 +136,10 @@ def accuracy(run: Run, people: People, *, seed: int, passes: int = PASSES) -> fl
     """Share of the test pictures whose digit the mean of the instances predicts."""
     terms = terms_of(run)
     clients = people.clients
-    found = simulate(
+    simulated = simulate(
         terms, clients, updates=passes * clients.users, seed=seed, server=run.server, group=run.group
     )  # fmt: skip
-    predictors = people.test @ found.weights.astype(np.float32).reshape(CLASSES, -1).T
+    predictors = people.test @ simulated.weights.astype(np.float32).reshape(CLASSES, -1).T
     return scores(Family.MULTINOMIAL, predictors.astype(np.float64), people.digits.astype(np.float64))["accuracy"]
 
 
@@ -150,26 +150,29 @@ def reproduce(
     """All runs, or those that are ``chosen``. Raises ConfigurationError for a number out of range."""
     _validate.integer(low=1, high=10_000, passes=passes)
     _validate.integer(low=1, high=256, threads=threads)
-    asked = runs() if chosen is None else tuple(chosen)
-    started, found = time.perf_counter(), {}
+    selected = runs() if chosen is None else tuple(chosen)
+    started, accuracies = time.perf_counter(), {}
     with ThreadPoolExecutor(threads) as pool:
-        results = pool.map(lambda run: accuracy(run, people, seed=seed, passes=passes), asked)
-        for number, (run, share) in enumerate(zip(asked, results, strict=True), start=1):
-            found[run] = share
+        results = pool.map(lambda run: accuracy(run, people, seed=seed, passes=passes), selected)
+        for number, (run, share) in enumerate(zip(selected, results, strict=True), start=1):
+            accuracies[run] = share
             if on_run is not None:
-                on_run(number, len(asked))
-    return Result(found, seed, passes, time.perf_counter() - started)
+                on_run(number, len(selected))
+    return Result(accuracies, seed, passes, time.perf_counter() - started)
 
 
 def claims(result: Result) -> list[Claim]:
     """What was published, beside what was found."""
-    found = result.accuracies
-    plain = {instances: found[Run(instances)] for instances in INSTANCES}
+    accuracies = result.accuracies
+    plain = {instances: accuracies[Run(instances)] for instances in INSTANCES}
     best = max(plain, key=lambda instances: plain[instances])
     listed = ", ".join(f"{share:.3f} at {instances}" for instances, share in plain.items())
     made = [Claim("without noise, one instance is best (figure 3)", listed, best == 1)]
     for instances in (10, 100):
-        square, same = found[Run(server="batch", group=instances**2)], found[Run(server="batch", group=instances)]
+        square, same = (
+            accuracies[Run(server="batch", group=instances**2)],
+            accuracies[Run(server="batch", group=instances)],
+        )
         made.append(
             Claim(
                 f"{instances} instances learn as server batches of {instances**2:,} (figure 3)",
@@ -179,7 +182,7 @@ def claims(result: Result) -> list[Claim]:
             )
         )
     for rate in (RATE, SLOW_RATE):
-        at = {level: found[Run(10, level, rate=rate)] for level in LEVELS}
+        at = {level: accuracies[Run(10, level, rate=rate)] for level in LEVELS}
         shown = ", ".join(f"{at[level]:.3f} at {_level(level)}" for level in LEVELS)
         made.append(
             Claim(
@@ -188,10 +191,10 @@ def claims(result: Result) -> list[Claim]:
                 at[math.inf] - at[16.0] <= EQUAL,
             )
         )
-    cost = found[Run(10)] - found[Run(10, 3.0)]
+    cost = accuracies[Run(10)] - accuracies[Run(10, 3.0)]
     made.append(Claim("ε of log 3 hurts (figure 2)", f"costs {cost:.3f}", cost > EQUAL))
     for level, rate in itertools.product((16.0, math.inf), (RATE, SLOW_RATE)):
-        share = {server: found[_other(server, level, rate)] for server in SERVERS}
+        share = {server: accuracies[_other(server, level, rate)] for server in SERVERS}
         shown = ", ".join(f"{server} {value:.3f}" for server, value in share.items())
         equal = max(abs(share["discard"] - share[server]) for server in ("same", "accept"))
         made.append(

@@ -11,7 +11,7 @@ import numpy as np
 
 from odp.pictures import style
 from odp.reproductions.drawdiscard import BATCHES, INSTANCES, LEVELS, Result, Run, claims
-from odp.reproductions.known_weights import PUBLISHED, PUBLISHED_UPDATES, TRUTH, Found, truth
+from odp.reproductions.known_weights import PUBLISHED, PUBLISHED_UPDATES, TRUTH, Trained, truth
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,23 +29,23 @@ def table_of(result: Result) -> Table:
     return table
 
 
-def known_table(trained: Sequence[Found]) -> Table:
+def known_table(trained: Sequence[Trained]) -> Table:
     """The known weights: measures, and every weight."""
     from rich.table import Table
 
     table = Table("", "published", "true weights", title="logistic model of 33 known weights")
-    for found in trained:
-        table.add_column(_level(found.epsilon), justify="right")
-    table.add_row("updates", f"{PUBLISHED_UPDATES:,}", "", *(f"{found.updates:,}" for found in trained))
+    for fitted in trained:
+        table.add_column(_level(fitted.epsilon), justify="right")
+    table.add_row("updates", f"{PUBLISHED_UPDATES:,}", "", *(f"{model.updates:,}" for model in trained))
     for name, value in PUBLISHED.items():
         table.add_row(
-            name, f"{value:.2f}", f"{trained[0].best[name]:.4f}", *(f"{found.measures[name]:.4f}" for found in trained)
+            name, f"{value:.2f}", f"{trained[0].best[name]:.4f}", *(f"{model.measures[name]:.4f}" for model in trained)
         )
-    errors = [np.abs(found.errors) for found in trained]
+    errors = [np.abs(model.errors) for model in trained]
     table.add_row("largest error of a weight", "", "0", *(f"{error.max():.3f}" for error in errors))
     table.add_row("mean error of a weight", "", "0", *(f"{error.mean():.3f}" for error in errors))
     for place, name in enumerate(TRUTH):
-        table.add_row(name, "", f"{truth()[place]:.2f}", *(f"{found.weights[place]:.3f}" for found in trained))
+        table.add_row(name, "", f"{truth()[place]:.2f}", *(f"{model.weights[place]:.3f}" for model in trained))
     return table
 
 

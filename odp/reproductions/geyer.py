@@ -141,8 +141,8 @@ def task_of(clients: int, *, features: int = _FEATURES) -> Task:
       ConfigurationError: nothing was published for that number of clients.
     """
     if clients not in SETTINGS:
-        known = ", ".join(map(str, SETTINGS))
-        raise ConfigurationError(f"Expected clients={clients} to be one of {known}, as published")
+        published = ", ".join(map(str, SETTINGS))
+        raise ConfigurationError(f"Expected clients={clients} to be one of {published}, as published")
     setting = SETTINGS[clients]
     return Task(
         name=f"geyer-{clients}",
@@ -268,12 +268,12 @@ def exact_spread_at(
     moved = np.empty((_BLOCK, size), dtype=np.float32)
     for first in range(0, users.n_users, _BLOCK):
         chosen = slice(first, min(first + _BLOCK, users.n_users))
-        found = moved[: chosen.stop - first]
+        updates = moved[: chosen.stop - first]
         terms.model.differences(
-            parameters, usable, terms.local, seeds=seeds[chosen], round=round, users=chosen, out=found
+            parameters, usable, terms.local, seeds=seeds[chosen], round=round, users=chosen, out=updates
         )  # fmt: skip
-        total += found.sum(axis=0, dtype=np.float64)
-        squares += float(np.square(found, dtype=np.float64).sum())
+        total += updates.sum(axis=0, dtype=np.float64)
+        squares += float(np.square(updates, dtype=np.float64).sum())
     mean = total / users.n_users
     scale = float(np.square(mean).mean())
     return Spread(scale, 0.0, squares / users.n_users / size - scale, 0.0)

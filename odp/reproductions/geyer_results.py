@@ -31,7 +31,7 @@ def rows(result: Result) -> list[tuple[str, str, str]]:
     """(what, published, here); empty where it was not published."""
     published = result.setting.published
     traffic = result.communications * (result.upload_bytes + result.download_bytes)
-    found = [
+    listed = [
         ("test accuracy", f"{published.accuracy:.2f}", f"{result.accuracy:.4f}"),
         ("rounds", str(published.rounds), str(len(result.accuracies))),
         ("communications (client updates)", f"{published.communications:,}", f"{result.communications:,}"),
@@ -47,13 +47,13 @@ def rows(result: Result) -> list[tuple[str, str, str]]:
         ("bytes of all clients in all rounds", "", f"{traffic:,}"),
     ]
     for name, (value, deviation) in (("first", result.scales[0]), ("last", result.scales[-1])):
-        found.append((f"update scale of the {name} round, from its release", "", f"{value:.2e} ± {deviation:.1e}"))
+        listed.append((f"update scale of the {name} round, from its release", "", f"{value:.2e} ± {deviation:.1e}"))
     for name, spread in (("before the first", result.spread_first), ("after the last", result.spread_last)):
-        found.append((f"update scale {name} round, {_ONLY}", "", f"{spread.scale:.2e}"))
-        found.append((f"between-client variance {name} round, {_ONLY}", "", f"{_variance(spread):.2e}"))
+        listed.append((f"update scale {name} round, {_ONLY}", "", f"{spread.scale:.2e}"))
+        listed.append((f"between-client variance {name} round, {_ONLY}", "", f"{_variance(spread):.2e}"))
     if result.without_noise is not None:
-        found.append(("test accuracy of the same training without noise", "", f"{result.without_noise:.4f}"))
-    return found
+        listed.append(("test accuracy of the same training without noise", "", f"{result.without_noise:.4f}"))
+    return listed
 
 
 def draw(path: Path, result: Result) -> None:
@@ -71,8 +71,10 @@ def draw(path: Path, result: Result) -> None:
     style.whiskers(right, numbers, values, np.subtract(values, deviations), np.add(values, deviations))
     ends = (0, len(result.accuracies))
     spreads = (result.spread_first, result.spread_last)
-    style.line(right, ends, [one.scale for one in spreads], style.GREYS[0], text="exact scale")
-    style.line(right, ends, [_variance(one) for one in spreads], style.GREYS[2], text="exact variance\nbetween clients")
+    style.line(right, ends, [spread.scale for spread in spreads], style.GREYS[0], text="exact scale")
+    style.line(
+        right, ends, [_variance(spread) for spread in spreads], style.GREYS[2], text="exact variance\nbetween clients"
+    )
     right.set_yscale("log")
     style.head(right, "Update scale", "per parameter, logarithmic")
     for axes in (left, middle, right):

@@ -70,10 +70,10 @@ class GradientFeatures:
         Raises:
           DataError: pictures of another type or shape.
         """
-        found = np.empty((len(pictures), self.count), dtype=np.float32)
+        features = np.empty((len(pictures), self.count), dtype=np.float32)
         for first in range(0, len(pictures), _BLOCK):
-            found[first : first + _BLOCK] = (_raw(pictures[first : first + _BLOCK]) - self.centre) @ self.projection
-        return found
+            features[first : first + _BLOCK] = (_raw(pictures[first : first + _BLOCK]) - self.centre) @ self.projection
+        return features
 
 
 def kernels() -> tuple[Float32Array, Float32Array]:
@@ -87,8 +87,8 @@ def kernels() -> tuple[Float32Array, Float32Array]:
 
 def angles() -> Float32Array:
     """Weights of the gradient in x and in y for each direction, float32 [2, ANGLES]."""
-    turns = 2.0 * np.pi * np.arange(ANGLES) / ANGLES
-    return np.stack([np.cos(turns), np.sin(turns)]).astype(np.float32)
+    directions = 2.0 * np.pi * np.arange(ANGLES) / ANGLES
+    return np.stack([np.cos(directions), np.sin(directions)]).astype(np.float32)
 
 
 def _raw(pictures: npt.NDArray[np.uint8]) -> Float32Array:
@@ -103,10 +103,10 @@ def _raw(pictures: npt.NDArray[np.uint8]) -> Float32Array:
         pool @ np.maximum(x * along_x + y * along_y, np.float32(0.0)) @ pool.T
         for x, y in angles().T
     ]  # fmt: skip
-    found = np.sqrt(np.stack(pooled, axis=-1) + np.float32(LEAST_MEAN)).reshape(len(pictures), RAW)
-    found -= found.mean(axis=1, keepdims=True)
-    found /= np.sqrt(np.square(found).sum(axis=1, keepdims=True) + np.float32(LEAST_SQUARE))
-    return found
+    features = np.sqrt(np.stack(pooled, axis=-1) + np.float32(LEAST_MEAN)).reshape(len(pictures), RAW)
+    features -= features.mean(axis=1, keepdims=True)
+    features /= np.sqrt(np.square(features).sum(axis=1, keepdims=True) + np.float32(LEAST_SQUARE))
+    return features
 
 
 def _banded(kernel: Float32Array) -> Float32Array:

@@ -62,7 +62,7 @@ _TESTED = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Trained:
     """One training.
 
     Attributes:
@@ -119,7 +119,7 @@ def rows(count: int, *, seed: int) -> EncodedUsers:
 def train(
     *, updates: int, epsilon: float = math.inf, instances: int = INSTANCES, rate: float = RATE, seed: int = 1,
     on_updates: Callable[[int], None] | None = None,
-) -> Found:  # fmt: skip
+) -> Trained:  # fmt: skip
     """Trains on ``updates`` new people.
 
     Raises:
@@ -141,7 +141,7 @@ def train(
             on_updates(server.updates)
     seconds = time.perf_counter() - started
     tested = rows(_TESTED, seed=seed + 7)
-    return Found(
+    return Trained(
         epsilon, updates, server.model, _measures(server.model, tested), _measures(truth(), tested), updates / seconds
     )
 

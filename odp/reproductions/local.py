@@ -165,15 +165,15 @@ def histogram_errors(
     def of_response() -> Int64Array:
         return response.counts(response.randomize(truths, source=source))
 
-    found = _errors_of("k-RR", response, of_response, len(truths), shares, repeats, printed)
+    frequencies = _errors_of("k-RR", response, of_response, len(truths), shares, repeats, printed)
     if choices >= len(FREQUENCIES):
         unary = UnaryEncoding(choices=choices, asked=epsilon)
 
         def of_unary() -> Int64Array:
             return unary.counts(unary.randomize(truths, source=source))
 
-        found += _errors_of("unary", unary, of_unary, len(truths), shares, repeats, 4 * odds / (odds - 1) ** 2)
-    return found
+        frequencies += _errors_of("unary", unary, of_unary, len(truths), shares, repeats, 4 * odds / (odds - 1) ** 2)
+    return frequencies
 
 
 def scalar_errors(epsilon: float, *, source: RandomSource, draws: int = _SCALAR_DRAWS) -> Scalar:
@@ -183,9 +183,9 @@ def scalar_errors(epsilon: float, *, source: RandomSource, draws: int = _SCALAR_
     values = np.linspace(0.0, 1.0, 10_001)
     exact = mechanism.variance(values)
     worst = float(values[exact.argmax()])
-    given = np.full(draws, worst)
-    squares = (mechanism.decode(mechanism.randomize(given, source=source)) - worst) ** 2
-    others = (laplace.decode(laplace.randomize(given, source=source)) - worst) ** 2
+    inputs = np.full(draws, worst)
+    squares = (mechanism.decode(mechanism.randomize(inputs, source=source)) - worst) ** 2
+    others = (laplace.decode(laplace.randomize(inputs, source=source)) - worst) ** 2
     best = ScalarDP(asked=epsilon, high=1.0)
     return Scalar(
         epsilon=epsilon,
@@ -244,11 +244,11 @@ def _errors_of(
     estimates = np.stack([mechanism.estimate(counts(), n) for _ in range(repeats)])
     squares = n * (estimates - shares) ** 2
     exact = n * mechanism.variance(shares, n)
-    found = []
+    frequencies = []
     for share in np.unique(shares):
         chosen = shares == share
         each = squares[:, chosen].mean(axis=1)
-        found.append(
+        frequencies.append(
             Frequency(
                 mechanism=name,
                 choices=mechanism.choices,
@@ -260,4 +260,4 @@ def _errors_of(
                 printed=printed,
             )
         )
-    return found
+    return frequencies

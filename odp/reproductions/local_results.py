@@ -52,30 +52,30 @@ def rows(result: Result) -> list[Row]:
 
 
 def _histogram_rows(result: Result) -> list[Row]:
-    found = []
+    listed = []
     for choices, epsilon, frequency in ((2, 1.0, 0.3), (10, 2.0, 0.0), (10, 2.0, 0.3), (100, 4.0, 0.3)):
-        one = next(
+        frequency_row = next(
             row
             for row in result.frequencies
             if (row.mechanism, row.choices, row.epsilon, row.frequency) == ("k-RR", choices, epsilon, frequency)
         )
-        found.append(
+        listed.append(
             Row(
                 f"k-RR, K={choices}, ε={epsilon:g}, h={frequency:g}: n·MSE is (K-2+e^ε)/(e^ε-1)²",
-                f"{one.printed:.4g}",
-                f"{one.measured:.4g} ± {one.error_std:.2g}; exact {one.exact:.4g}",
-                one.printed_agrees,
+                f"{frequency_row.printed:.4g}",
+                f"{frequency_row.measured:.4g} ± {frequency_row.error_std:.2g}; exact {frequency_row.exact:.4g}",
+                frequency_row.printed_agrees,
             )
         )
     exact = [row for row in result.frequencies if row.mechanism == "k-RR"]
-    found.append(_all_agree("k-RR, all frequencies: plus h(K-2)/(e^ε-1) (our exact formula)", exact))
-    return found
+    listed.append(_all_agree("k-RR, all frequencies: plus h(K-2)/(e^ε-1) (our exact formula)", exact))
+    return listed
 
 
 def _unary_rows(result: Result) -> list[Row]:
     unary = [row for row in result.frequencies if row.mechanism == "unary"]
     empty = [row for row in unary if row.frequency == 0.0]
-    found = [
+    listed = [
         Row(
             f"optimized unary encoding, K={row.choices}, ε={row.epsilon:g}, h=0: n·MSE is 4e^ε/(e^ε-1)²",
             f"{row.printed:.4g}",
@@ -84,18 +84,18 @@ def _unary_rows(result: Result) -> list[Row]:
         )
         for row in empty
     ]
-    found.append(_all_agree("optimized unary encoding, all frequencies: plus h (our exact formula)", unary))
-    turns = {epsilon: turning_point(epsilon) for epsilon in (1.0, 2.0, 4.0)}
-    stated = {epsilon: 3 * np.exp(epsilon) + 2 for epsilon in turns}
-    found.append(
+    listed.append(_all_agree("optimized unary encoding, all frequencies: plus h (our exact formula)", unary))
+    turning_points = {epsilon: turning_point(epsilon) for epsilon in (1.0, 2.0, 4.0)}
+    stated = {epsilon: 3 * np.exp(epsilon) + 2 for epsilon in turning_points}
+    listed.append(
         Row(
             "unary encoding beats k-RR on an empty category for K above 3e^ε+2, ε=1, 2, 4",
             ", ".join(f"{value:.1f}" for value in stated.values()),
-            "from K = " + ", ".join(str(value) for value in turns.values()),
-            all(stated[epsilon] < turns[epsilon] <= stated[epsilon] + 1 for epsilon in turns),
+            "from K = " + ", ".join(str(value) for value in turning_points.values()),
+            all(stated[epsilon] < turning_points[epsilon] <= stated[epsilon] + 1 for epsilon in turning_points),
         )
     )
-    return found
+    return listed
 
 
 def turning_point(epsilon: float) -> int:
@@ -111,7 +111,7 @@ def turning_point(epsilon: float) -> int:
 
 
 def _scalar_rows(result: Result) -> list[Row]:
-    found = [
+    listed = [
         Row(
             f"ScalarDP, ε={row.epsilon:g}, k={row.levels}: variance at most that of lemma 4.3",
             "a bound",
@@ -120,7 +120,7 @@ def _scalar_rows(result: Result) -> list[Row]:
         )
         for row in result.scalars
     ]
-    found.append(
+    listed.append(
         Row(
             "Laplace, ε=1, 2, 4, 8, 10: variance 2/ε²",
             ", ".join(f"{2 / row.epsilon**2:.4g}" for row in result.scalars),
@@ -128,7 +128,7 @@ def _scalar_rows(result: Result) -> list[Row]:
             all(row.agrees for row in result.scalars),
         )
     )
-    found.append(
+    listed.append(
         Row(
             "k = e^(ε/3) rounded up is of the best order",
             "a constant factor",
@@ -137,7 +137,7 @@ def _scalar_rows(result: Result) -> list[Row]:
         )
     )
     gains = [row.laplace / row.best for row in result.scalars]
-    found.append(
+    listed.append(
         Row(
             "ScalarDP has a smaller variance than Laplace noise at ε=1, 2, 4, 8, 10",
             "smaller",
@@ -145,7 +145,7 @@ def _scalar_rows(result: Result) -> list[Row]:
             all(gain > 1 for gain in gains),
         )
     )
-    return found
+    return listed
 
 
 def _mean_rows(result: Result) -> list[Row]:
@@ -153,7 +153,7 @@ def _mean_rows(result: Result) -> list[Row]:
     # Standard errors of the logarithm of an error over independent repeats, and of a slope through them.
     deviation = math.sqrt(2 / result.repeats)
     slope_deviation = deviation / math.sqrt(len(PEOPLE) * np.var(np.log(PEOPLE)))
-    found = [
+    listed = [
         Row(
             f"mean of n numbers, {words}: MSE falls as n^{power}",
             f"{power}",
@@ -167,18 +167,18 @@ def _mean_rows(result: Result) -> list[Row]:
         )
     ]
     cost = [row.local_laplace / row.central_laplace for row in result.means]
-    found.append(
+    listed.append(
         Row(
             "cost of local against central: n times the error",
             ", ".join(f"{row.people:,}" for row in result.means),
-            ", ".join(f"{one:,.0f}" for one in cost),
+            ", ".join(f"{value:,.0f}" for value in cost),
             all(
-                abs(math.log(one / row.people)) < AGREES * math.sqrt(2) * deviation
-                for one, row in zip(cost, result.means, strict=True)
+                abs(math.log(value / row.people)) < AGREES * math.sqrt(2) * deviation
+                for value, row in zip(cost, result.means, strict=True)
             ),
         )
     )
-    return found
+    return listed
 
 
 def _all_agree(claim: str, measured: list[Frequency]) -> Row:

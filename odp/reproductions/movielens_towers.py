@@ -94,9 +94,9 @@ def examples_of(history: Ratings, ratings: Ratings, features: Float32Array) -> t
       Examples of p + 1 numbers: what the person's ratings say of each feature, and the item.
     """
     users, items = ratings.users(), np.asarray(ratings.items, dtype=np.int64)
-    own = _values(history)
+    own_values = _values(history)
     matrices = [scipy.sparse.csr_array((v, history.items, history.offsets), shape=(history.n_users, history.n_items))
-                for v in (own, np.ones_like(own))]  # fmt: skip
+                for v in (own_values, np.ones_like(own_values))]  # fmt: skip
     sums, counts = (np.asarray(matrix.sum(axis=1)).reshape(-1) for matrix in matrices)
     weighted, plain = (matrix @ features.astype(np.float64) for matrix in matrices)
     values, inside = _values(ratings), 0.0 if ratings is not history else 1.0

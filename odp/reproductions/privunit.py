@@ -131,17 +131,17 @@ class Result:
 
     def of(self, rule: str, epsilon: float) -> Logistic:
         """The line of a mechanism."""
-        return next(one for one in self.logistic if (one.rule, one.epsilon) == (rule, epsilon))
+        return next(line for line in self.logistic if (line.rule, line.epsilon) == (rule, epsilon))
 
     def claims(self) -> tuple[Claim, ...]:
         """What the paper says, and whether it holds here."""
-        exact = [one for one in self.logistic if one.rule == EXACT]
+        exact = [line for line in self.logistic if line.rule == EXACT]
         rising = all(a.mean < b.mean for a, b in itertools.pairwise(exact))
-        errors = ", ".join(f"{one.mean:.3f}" for one in exact)
-        pairs = [(self.of(EXACT, one.epsilon), one) for one in self.logistic if one.rule == ONE_PERCENT]
-        least = self.of(EXACT, min(one.epsilon for one in exact))
+        errors = ", ".join(f"{line.mean:.3f}" for line in exact)
+        pairs = [(self.of(EXACT, line.epsilon), line) for line in self.logistic if line.rule == ONE_PERCENT]
+        least = self.of(EXACT, min(line.epsilon for line in exact))
         without = self.of(WITHOUT, math.inf).mean
-        found = [
+        checks = [
             Claim("error falls as ε grows", "falls", errors, rising),
             Claim(
                 "at ε = 7.8 one pass learns nothing: the error is that of zeros, or more", f">= {NORM:g}",
@@ -157,33 +157,35 @@ class Result:
             ),
         ]  # fmt: skip
         for key, value in EXPECTED.items():
-            one = self.of(*key)
+            fitted = self.of(*key)
             name = WITHOUT if key[0] == WITHOUT else f"{key[0]}, ε = {key[1]:g}"
-            found.append(
-                Claim(f"error, {name}", f"{value:.3f} (our trial)", f"{one.mean:.3f}", abs(one.mean - value) < 0.05)
+            checks.append(
+                Claim(
+                    f"error, {name}", f"{value:.3f} (our trial)", f"{fitted.mean:.3f}", abs(fitted.mean - value) < 0.05
+                )
             )
         if self.mnist:
-            rates = [one.accuracy for one in self.mnist]
-            shown = ", ".join(f"{one:.4f}" for one in rates)
+            rates = [run.accuracy for run in self.mnist]
+            shown = ", ".join(f"{rate:.4f}" for rate in rates)
             falls = all(a > b - 0.01 for a, b in itertools.pairwise(rates))
-            found.append(Claim("MNIST: accuracy falls with ε of the report", "falls", shown, falls))
-            found.append(
+            checks.append(Claim("MNIST: accuracy falls with ε of the report", "falls", shown, falls))
+            checks.append(
                 Claim(
                     f"MNIST: at ε = {self.mnist[1].direction:g} it is near that of larger ε", "near",
                     f"{rates[0] - rates[1]:.4f} less", rates[0] - rates[1] < 0.05,
                 )
             )  # fmt: skip
-        return tuple(found)
+        return tuple(checks)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; an infinite epsilon is None."""
         plain = asdict(self)
-        for one in plain["logistic"]:
-            one["epsilon"] = one["epsilon"] if math.isfinite(one["epsilon"]) else None
-        for one in plain["mnist"]:
+        for entry in plain["logistic"]:
+            entry["epsilon"] = entry["epsilon"] if math.isfinite(entry["epsilon"]) else None
+        for entry in plain["mnist"]:
             for name in ("direction", "local"):
-                one[name] = one[name] if math.isfinite(one[name]) else None
-        return {"statement": SIMULATION, "claims": [asdict(one) for one in self.claims()], **plain}
+                entry[name] = entry[name] if math.isfinite(entry[name]) else None
+        return {"statement": SIMULATION, "claims": [asdict(claim) for claim in self.claims()], **plain}
 
 
 def published_cap(dimension: int, epsilon: float) -> PrivUnit:
@@ -195,8 +197,8 @@ def published_cap(dimension: int, epsilon: float) -> PrivUnit:
     a = (dimension - 1) / 2
     gamma = math.tanh(rest / 2) * math.sqrt(math.pi / (2 * (dimension - 1)))
 
-    def spent(one: float) -> float:
-        return 0.5 * math.log(dimension) + math.log(6) - a * math.log1p(-(one**2)) + math.log(one) - rest
+    def spent(height: float) -> float:
+        return 0.5 * math.log(dimension) + math.log(6) - a * math.log1p(-(height**2)) + math.log(height) - rest
 
     low, high = math.sqrt(2 / dimension), 1 - 1e-9
     if spent(low) <= 0:
@@ -242,14 +244,14 @@ def _logistic(
     """All seeds, mechanisms and rates side by side: one step of each at a time, since steps follow each other."""
     generators = [np.random.Generator(np.random.PCG64(seed)) for seed in seeds]
     source = RandomSource(SeededNoise(seeds[0]))
-    truth = np.stack([_directions(one, 1)[0] for one in generators]) * NORM
+    truth = np.stack([_directions(generator, 1)[0] for generator in generators]) * NORM
     directions = [_mechanism(rule, epsilon) for rule, epsilon in MECHANISMS]
     magnitude = ScalarDP(asked=MAGNITUDE_EPSILON, high=1.0, levels=MAGNITUDE_LEVELS, clip=True)
     shape = (len(seeds), len(MECHANISMS), len(RATES))
     now = np.zeros((*shape, DIMENSION), dtype=np.float32)
     total = np.zeros((*shape, DIMENSION))
     rates = np.array(RATES)
-    steps = tuple(int(one) for one in np.unique(np.linspace(0, people, _POINTS + 1).astype(int))[1:])
+    steps = tuple(int(step) for step in np.unique(np.linspace(0, people, _POINTS + 1).astype(int))[1:])
     errors = np.empty((len(steps), *shape))
     taken = 0
     for start in range(0, people, _BLOCK):
@@ -315,8 +317,8 @@ def _block(
 
 
 def _directions(generator: np.random.Generator, count: int) -> Float64Array:
-    drawn = generator.normal(size=(count, DIMENSION))
-    return np.asarray(drawn / np.sqrt(np.einsum("nd,nd->n", drawn, drawn))[:, None])
+    normals = generator.normal(size=(count, DIMENSION))
+    return np.asarray(normals / np.sqrt(np.einsum("nd,nd->n", normals, normals))[:, None])
 
 
 def picture_task(direction_epsilon: float, *, rate: float = 0.1, server_rate: float = 3.0) -> Task:
@@ -343,12 +345,12 @@ def _on_pictures(folder: Path, seed: int, progress: Callable[[str], None]) -> tu
         UsersExamples.of_users(layer.of(test.images), tested, np.zeros(len(tested), dtype=np.int64)),
         name="MNIST, one picture per person",
     )
-    found = []
+    accuracies = []
     for epsilon in MNIST_EPSILONS:
         progress(f"MNIST, ε = {epsilon:g} per direction")
         task = picture_task(epsilon)
         charge = algorithm_for(task.definition()).local_charge
         run = simulate(task, split, seed=seed)
         local = math.inf if charge is None else charge.lifetime
-        found.append(Accuracy(epsilon, local, run.epsilon, run.metrics["test_accuracy"]))
-    return tuple(found)
+        accuracies.append(Accuracy(epsilon, local, run.epsilon, run.metrics["test_accuracy"]))
+    return tuple(accuracies)

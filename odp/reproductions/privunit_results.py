@@ -32,10 +32,10 @@ def table_of(result: Result) -> Table:
 
     title = f"logistic regression, d = {DIMENSION}, {result.steps[-1]:,} people: error of the mean parameters"
     table = Table("mechanism", "ε of a direction", "error", "least, largest", "rate", title=title)
-    for one in result.logistic:
+    for line in result.logistic:
         table.add_row(
-            one.rule, _epsilon(one.epsilon), f"{one.mean:.4f}", f"{min(one.final):.4f}, {max(one.final):.4f}",
-            f"{one.rate:g}",
+            line.rule, _epsilon(line.epsilon), f"{line.mean:.4f}", f"{min(line.final):.4f}, {max(line.final):.4f}",
+            f"{line.rate:g}",
         )  # fmt: skip
     return table
 
@@ -45,8 +45,8 @@ def pictures_of(result: Result) -> Table:
     from rich.table import Table
 
     table = Table("ε of a direction", "ε of a report", "central ε", "test accuracy", title="MNIST, 60,000 people")
-    for one in result.mnist:
-        table.add_row(_epsilon(one.direction), f"{one.local:.4g}", f"{one.central:.3g}", f"{one.accuracy:.4f}")
+    for run in result.mnist:
+        table.add_row(_epsilon(run.direction), f"{run.local:.4g}", f"{run.central:.3g}", f"{run.accuracy:.4f}")
     return table
 
 
@@ -55,53 +55,53 @@ def draw(path: Path, result: Result) -> None:
     pictures = bool(result.mnist)
     figure, (left, middle, *rest) = style.figure(1, 2 + pictures, width=17 if pictures else 12.5, height=4.6)
     epsilons = _places(result)
-    for one in result.logistic:
-        shown = _look(one, epsilons)
-        left.plot(result.steps, one.curve, color=shown.colour, linestyle=shown.dashes, linewidth=shown.width)
-        style.label(left, one.curve[-1], _name(one), colour=shown.colour, bold=shown.ours)
+    for line in result.logistic:
+        shown = _look(line, epsilons)
+        left.plot(result.steps, line.curve, color=shown.colour, linestyle=shown.dashes, linewidth=shown.width)
+        style.label(left, line.curve[-1], _name(line), colour=shown.colour, bold=shown.ours)
     style.level(left, NORM, style.GREYS[3], text="zeros")
     left.xaxis.set_major_formatter("{x:,.0f}")
     left.locator_params(axis="x", nbins=5)
-    left.set(xlabel="people", ylim=(min(min(one.curve) for one in result.logistic) - 0.5, 1.15 * NORM))
+    left.set(xlabel="people", ylim=(min(min(fitted.curve) for fitted in result.logistic) - 0.5, 1.15 * NORM))
     style.head(left, "Mean of all seeds", "error of the mean parameters")
-    for one in result.logistic:
-        if one.rule == WITHOUT:
-            style.level(middle, one.mean, style.GREYS[1], text=WITHOUT)
+    for line in result.logistic:
+        if line.rule == WITHOUT:
+            style.level(middle, line.mean, style.GREYS[1], text=WITHOUT)
             continue
-        published = one.rule == ONE_PERCENT
-        place = epsilons.index(one.epsilon) + (_BESIDE if published else -_BESIDE)
+        published = line.rule == ONE_PERCENT
+        place = epsilons.index(line.epsilon) + (_BESIDE if published else -_BESIDE)
         shown = style.GREYS[0] if published else style.OURS
-        style.whiskers(middle, [place], [one.mean], [min(one.final)], [max(one.final)], colour=shown.colour)
-        middle.plot([place], [one.mean], shown.marker, color=shown.colour, markersize=6, zorder=4)
-        if one.epsilon == epsilons[-1]:
+        style.whiskers(middle, [place], [line.mean], [min(line.final)], [max(line.final)], colour=shown.colour)
+        middle.plot([place], [line.mean], shown.marker, color=shown.colour, markersize=6, zorder=4)
+        if line.epsilon == epsilons[-1]:
             name = ONE_PERCENT if published else "exact cap"
-            style.label(middle, one.mean, name, colour=shown.colour, bold=shown.ours)
+            style.label(middle, line.mean, name, colour=shown.colour, bold=shown.ours)
     style.level(middle, NORM, style.GREYS[3], text="zeros")
-    middle.set_xticks(range(len(epsilons)), [f"{one:g}" for one in epsilons])
+    middle.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
     middle.set_xlabel("ε of a direction")
     style.head(middle, "Final error", f"mean of {len(result.seeds)} seeds, from the least to the largest")
     for axes in rest:
-        known = [one for one in result.mnist if math.isfinite(one.direction)]
-        style.line(axes, [one.direction for one in known], [one.accuracy for one in known], style.OURS)
+        finite = [run for run in result.mnist if math.isfinite(run.direction)]
+        style.line(axes, [run.direction for run in finite], [run.accuracy for run in finite], style.OURS)
         axes.set(xscale="log", xlabel="ε of a direction")
         style.head(axes, "MNIST", f"test accuracy, central ε = {result.mnist[0].central:.3g} too")
     style.save(figure, path, title="error by people and by ε of a direction")
 
 
-def _look(one: Logistic, epsilons: list[float]) -> style.Look:
-    if one.rule == WITHOUT:
+def _look(line: Logistic, epsilons: list[float]) -> style.Look:
+    if line.rule == WITHOUT:
         return style.GREYS[1]
-    if one.rule != ONE_PERCENT and one.epsilon == epsilons[-1]:
+    if line.rule != ONE_PERCENT and line.epsilon == epsilons[-1]:
         return style.OURS
-    return style.GREYS[3] if one.rule == ONE_PERCENT else style.GREYS[0]
+    return style.GREYS[3] if line.rule == ONE_PERCENT else style.GREYS[0]
 
 
 def _places(result: Result) -> list[float]:
-    return sorted({one.epsilon for one in result.logistic if one.rule != WITHOUT})
+    return sorted({line.epsilon for line in result.logistic if line.rule != WITHOUT})
 
 
-def _name(one: Logistic) -> str:
-    return WITHOUT if one.rule == WITHOUT else f"{one.rule}, ε = {one.epsilon:g}"
+def _name(line: Logistic) -> str:
+    return WITHOUT if line.rule == WITHOUT else f"{line.rule}, ε = {line.epsilon:g}"
 
 
 def _epsilon(value: float) -> str:

@@ -135,14 +135,14 @@ def speeches(text: str) -> dict[str, list[str]]:
     Raises:
       DataError: there is none.
     """
-    found: dict[str, list[str]] = {}
+    by_speaker: dict[str, list[str]] = {}
     for block in text.replace("\r\n", "\n").split("\n\n"):
         name, _, said = block.strip("\n").partition("\n")
         if len(name) > 1 and name.endswith(":"):
-            found.setdefault(name[:-1], []).append(said)
-    if not found:
+            by_speaker.setdefault(name[:-1], []).append(said)
+    if not by_speaker:
         raise DataError("Expected speeches: a line 'NAME:', the lines that are spoken, and an empty line")
-    return found
+    return by_speaker
 
 
 def population(path: Path, *, context: int = CONTEXT) -> ExamplesSplit:
@@ -233,20 +233,20 @@ def reproduce(
 def _windows(speech: str, context: int) -> Int64Array:
     """Numbers of each character of a speech and of those before it, int64 [n, context + 1]; line ends stand before."""
     number_of = {character: number for number, character in enumerate(CHARACTERS)}
-    known = [number_of[character] for character in speech if character in number_of]
-    padded = np.array([number_of["\n"]] * context + known, dtype=np.int64)
+    numbers = [number_of[character] for character in speech if character in number_of]
+    padded = np.array([number_of["\n"]] * context + numbers, dtype=np.int64)
     return (
-        np.lib.stride_tricks.sliding_window_view(padded, context + 1) if known else padded[:0].reshape(0, context + 1)
+        np.lib.stride_tricks.sliding_window_view(padded, context + 1) if numbers else padded[:0].reshape(0, context + 1)
     )
 
 
 def _users(windows: Sequence[Int64Array], owners: Int64Array, *, users: int) -> UsersExamples:
-    together = np.concatenate(windows)
-    features: Float32Array = np.ascontiguousarray(together[:, :-1], dtype=np.float32)
+    windows_of_all = np.concatenate(windows)
+    features: Float32Array = np.ascontiguousarray(windows_of_all[:, :-1], dtype=np.float32)
     counts = np.bincount(owners, minlength=users)
     return UsersExamples(
         features,
-        together[:, -1].astype(np.float32),
-        np.arange(len(together), dtype=np.int64),
+        windows_of_all[:, -1].astype(np.float32),
+        np.arange(len(windows_of_all), dtype=np.int64),
         np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
     )

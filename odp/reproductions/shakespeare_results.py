@@ -25,7 +25,7 @@ def table_of(result: Result) -> Table:
 def rows(result: Result) -> list[tuple[str, str, str]]:
     """(what, published, here); empty where it was not published."""
     rounds = len(result.accuracies)
-    found = [
+    listed = [
         ("privacy of a whole speaker", "none", f"ε = {result.epsilon:.4f}, δ = {result.delta:g}"),
         ("test accuracy", f"about {PUBLISHED.accuracy:.2f}", f"{result.accuracy:.4f}"),
         ("test accuracy of the most frequent character", "", f"{result.most_frequent:.4f}"),
@@ -48,8 +48,8 @@ def rows(result: Result) -> list[tuple[str, str, str]]:
         ("bytes up and down, of a speaker in a round", "", f"{result.upload_bytes:,}, {result.download_bytes:,}"),
     ]
     if result.without_noise is not None:
-        found.append(("test accuracy of the same training without noise", "", f"{result.without_noise:.4f}"))
-    return found
+        listed.append(("test accuracy of the same training without noise", "", f"{result.without_noise:.4f}"))
+    return listed
 
 
 def draw(path: Path, result: Result) -> None:

@@ -28,18 +28,18 @@ def strokes(count: int, *, seed: int) -> npt.NDArray[np.uint8]:
     pictures = np.empty((count, SIDE, SIDE), dtype=np.uint8)
     for first in range(0, count, _BLOCK):
         block = pictures[first : first + _BLOCK]
-        block[:] = _drawn(generator, len(block))
+        block[:] = _draw_curves(generator, len(block))
     return pictures
 
 
-def _drawn(generator: np.random.Generator, count: int) -> npt.NDArray[np.uint8]:
+def _draw_curves(generator: np.random.Generator, count: int) -> npt.NDArray[np.uint8]:
     at = np.linspace(0.0, 1.0, _POINTS)
     weights = np.stack([(1 - at) ** 3, 3 * at * (1 - at) ** 2, 3 * at**2 * (1 - at), at**3], axis=1)
     corners = generator.uniform(-1.0, 1.0, (count, _MOST_CURVES, 4, 2))
     corners[:, 1:, 0] = corners[:, :-1, 3]
     points = np.einsum("tc,nkcx->nktx", weights, corners)
-    drawn = generator.integers(1, _MOST_CURVES + 1, count)
-    left_out = np.arange(_MOST_CURVES)[None, :] >= drawn[:, None]
+    curves = generator.integers(1, _MOST_CURVES + 1, count)
+    left_out = np.arange(_MOST_CURVES)[None, :] >= curves[:, None]
     points = np.where(left_out[:, :, None, None], points[:, :1, :1], points).reshape(count, -1, 2)
     low, high = points.min(axis=1, keepdims=True), points.max(axis=1, keepdims=True)
     points = (points - low) * (_EXTENT / np.maximum((high - low).max(axis=2, keepdims=True), 1e-6))

@@ -39,13 +39,13 @@ def forget(folders: Iterable[str]) -> None:
     Raises:
       OSError: ``/proc`` cannot be read.
     """
-    own = (sys.prefix, sys.base_prefix, str(Path(sys.executable).parent), *sys.path, *folders)
-    hidden = sorted({folder for folder in own if len(folder) > 1}, key=len, reverse=True)
+    folders_to_hide = (sys.prefix, sys.base_prefix, str(Path(sys.executable).parent), *sys.path, *folders)
+    hidden = sorted({folder for folder in folders_to_hide if len(folder) > 1}, key=len, reverse=True)
     _forget_start()
     _forget_sys()
     for module in list(sys.modules.values()):
         _forget_module(module, hidden)
-    codes = [found.__code__ for found in gc.get_objects() if isinstance(found, FunctionType)]
+    codes = [function.__code__ for function in gc.get_objects() if isinstance(function, FunctionType)]
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         codes.append(frame.f_code)
@@ -104,10 +104,10 @@ def _forget_module(module: ModuleType, hidden: list[str]) -> None:
 
 
 def _forget_attributes(held: Any, names: Iterable[str], hidden: list[str]) -> None:
-    own = getattr(held, "__dict__", {})
+    attributes = getattr(held, "__dict__", {})
     for name in names:
-        if isinstance(own.get(name), str):
-            setattr(held, name, _short(own[name], hidden))
+        if isinstance(attributes.get(name), str):
+            setattr(held, name, _short(attributes[name], hidden))
 
 
 def _forget_code(code: CodeType, hidden: list[str]) -> None:

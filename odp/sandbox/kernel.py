@@ -108,18 +108,18 @@ def no_capabilities() -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     _checked(libc.capset(header, bytes(24)))
-    found = ctypes.create_string_buffer(24)
-    _checked(libc.capget(header, found))
-    return found.raw == bytes(24)
+    capabilities = ctypes.create_string_buffer(24)
+    _checked(libc.capget(header, capabilities))
+    return capabilities.raw == bytes(24)
 
 
-def close_all_but(kept: set[int], *, debug: bool = False) -> bool:
-    """Closes every descriptor but ``kept``; the standard ones then lead nowhere, but for ``debug``."""
+def close_all_but(descriptors: set[int], *, debug: bool = False) -> bool:
+    """Closes every descriptor but these; the standard ones then lead nowhere, but for ``debug``."""
     if not debug:
         null = os.open(os.devnull, os.O_RDWR)
         for standard in _STANDARD:
             os.dup2(null, standard)
-    stay = sorted({*kept, *_STANDARD})
+    stay = sorted({*descriptors, *_STANDARD})
     end = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], _MOST_DESCRIPTORS)
     # A descriptor that was opened under a higher limit may lie beyond the one of now.
     for low, high in zip([-1, *stay], [*stay, _MOST_DESCRIPTORS], strict=True):
@@ -194,8 +194,8 @@ def fails_with(code: int, attempt: Callable[[], object]) -> bool:
 
 def _syscall(number: int, *arguments: bytes | int | None) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
-    given = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-    return _checked(libc.syscall(ctypes.c_long(number), *given))
+    c_arguments = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
+    return _checked(libc.syscall(ctypes.c_long(number), *c_arguments))
 
 
 def _checked(result: int) -> int:

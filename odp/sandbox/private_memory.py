@@ -98,8 +98,8 @@ def _check(address: int | None) -> None:
 
 def _of_files() -> Iterator[_Mapping]:
     """The mappings of files at the time of the call."""
-    found = re.split(r"^(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    for text in found:
+    mappings = re.split(r"^(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for text in mappings:
         place = _MAPPING.match(text)
         if place is None or place[7] == "0":
             continue

@@ -54,9 +54,9 @@ def restrict(allowed: CallList) -> None:
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
 
-    given = Program(len(rules), ctypes.cast(code, ctypes.c_void_p))
+    filter_program = Program(len(rules), ctypes.cast(code, ctypes.c_void_p))
     libc = ctypes.CDLL(None, use_errno=True)
-    result = libc.syscall(number, _SET_MODE_FILTER, _ALL_THREADS, ctypes.byref(given))
+    result = libc.syscall(number, _SET_MODE_FILTER, _ALL_THREADS, ctypes.byref(filter_program))
     if result != 0:
         code_of_error = ctypes.get_errno() if result < 0 else errno.EBUSY
         raise OSError(code_of_error, os.strerror(code_of_error))

@@ -73,9 +73,9 @@ def difference(old: ItemIndex, new: ItemIndex) -> bytes:
         raise ConfigurationError(
             f"Expected two indexes of one rank (got {old.rank} and {new.rank}): devices have to fetch the new index"
         )
-    known = {key: place for place, key in enumerate(old.keys)}
-    places = np.array([known.get(key, -1) for key in new.keys], dtype=np.int64)
-    del known
+    place_of = {key: place for place, key in enumerate(old.keys)}
+    places = np.array([place_of.get(key, -1) for key in new.keys], dtype=np.int64)
+    del place_of
     ours, theirs = arrays_of(old), arrays_of(new)
     changed, added = _changed(ours, theirs, places), np.flatnonzero(places < 0)
     runs, head = _runs(places), Header.of(new).to_bytes()
@@ -88,13 +88,13 @@ def difference(old: ItemIndex, new: ItemIndex) -> bytes:
         "new_text": np.frombuffer(b"".join(keys), dtype=np.uint8),
         **{name: table for name, table in theirs.items() if name.startswith("table:")},
     }  # fmt: skip
-    told = Described(
+    description = Described(
         base=old.sha256, result=new.sha256, changed=len(changed), new=len(added), head_bytes=len(head), runs=len(runs),
         new_key_bytes=len(parts["new_text"]),
     )  # fmt: skip
-    written = json.dumps(vars(told), sort_keys=True, separators=(",", ":")).encode()
+    written = json.dumps(vars(description), sort_keys=True, separators=(",", ":")).encode()
     packer, body = zlib.compressobj(_LEVEL), []
-    for name, kind, shape in _layout(told, Header.of(new)):
+    for name, kind, shape in _layout(description, Header.of(new)):
         body.append(packer.compress(np.ascontiguousarray(parts[name], dtype=kind).reshape(shape).tobytes()))
     return b"".join((_FIRST.pack(_MAGIC, _VERSION, len(written)), written, *body, packer.flush()))
 
@@ -107,14 +107,16 @@ def described(data: bytes) -> Described:
     if version != _VERSION:
         raise DataError(f"the difference has version {version}, and this program reads {_VERSION}; update odp")
     try:
-        told = Described(**json.loads(data[_FIRST.size :][: min(length, _LARGEST_HEADER)]))
-        known = all(len(bytes.fromhex(one)) == 32 for one in (told.base, told.result))
-        known &= all(type(getattr(told, name)) is int and 0 <= getattr(told, name) <= _NEW for name in _SIZES)
+        description = Described(**json.loads(data[_FIRST.size :][: min(length, _LARGEST_HEADER)]))
+        valid = all(len(bytes.fromhex(digest)) == 32 for digest in (description.base, description.result))
+        valid &= all(
+            type(getattr(description, name)) is int and 0 <= getattr(description, name) <= _NEW for name in _SIZES
+        )
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError("the header of the difference is damaged; fetch it again") from error
-    if not known:
+    if not valid:
         raise DataError("the header of the difference has a size that is out of range; fetch it again")
-    return told
+    return description
 
 
 def apply(old: ItemIndex, data: bytes) -> ItemIndex:
@@ -123,18 +125,19 @@ def apply(old: ItemIndex, data: bytes) -> ItemIndex:
     Raises:
       DataError: the difference is for another index, is damaged, or does not give the index that it names.
     """
-    told = described(data)
-    if told.base != old.sha256:
+    description = described(data)
+    if description.base != old.sha256:
         raise DataError(
-            f"the difference is for index {told.base[:12]}, and this is {old.sha256[:12]}; fetch the difference from "
+            f"the difference is for index {description.base[:12]}, and this is {old.sha256[:12]}; fetch "
+            "the difference from "
             "this one, or the whole index"
         )
     try:
-        result = _applied(old, told, _Stream(data[_body_start(data) :]))
+        result = _applied(old, description, _Stream(data[_body_start(data) :]))
     except (zlib.error, ValueError, IndexError, MemoryError, OverflowError) as error:
         raise _damaged() from error
-    if result.sha256 != told.result:
-        raise DataError(f"the difference does not give index {told.result[:12]}, which it names: fetch it again")
+    if result.sha256 != description.result:
+        raise DataError(f"the difference does not give index {description.result[:12]}, which it names: fetch it again")
     return result
 
 
@@ -152,36 +155,36 @@ def update_file(path: str | Path, data: bytes) -> str:
     return new.sha256
 
 
-def _applied(old: ItemIndex, told: Described, stream: _Stream) -> ItemIndex:
-    if told.head_bytes > LARGEST_HEADER:
+def _applied(old: ItemIndex, description: Described, stream: _Stream) -> ItemIndex:
+    if description.head_bytes > LARGEST_HEADER:
         raise _damaged()
-    head = stream.take(told.head_bytes)
+    head = stream.take(description.head_bytes)
     header = Header.parse(head)
     if header.rank != old.rank:
         raise DataError("the difference is for another rank")
     # Before anything of these sizes is unpacked: few bytes of zlib may stand for many.
     if (
-        max(told.changed + told.new, told.runs) > header.items
-        or header.items > len(old) + told.new
-        or told.new_key_bytes > header.key_bytes
+        max(description.changed + description.new, description.runs) > header.items
+        or header.items > len(old) + description.new
+        or description.new_key_bytes > header.key_bytes
     ):
         raise _damaged()
     parts: _Parts = {}
-    for name, kind, shape in _layout(told, header)[1:]:
+    for name, kind, shape in _layout(description, header)[1:]:
         count = int(np.prod(shape))
         parts[name] = np.frombuffer(stream.take(kind.itemsize * count), dtype=kind).reshape(shape)
     stream.end()
-    places = _places(parts["runs"].astype(np.int64), len(old), header.items, told.new)
+    places = _places(parts["runs"].astype(np.int64), len(old), header.items, description.new)
     ours = arrays_of(old)
     added, changed = places < 0, parts["places"].astype(np.int64)
     if changed.size and (np.any(np.diff(changed) <= 0) or changed[-1] >= len(places) or added[changed].any()):
         raise _damaged()
     arrays: _Parts = {name: ours[name][places] for name in _NUMBERS}
     for name in _NUMBERS:
-        given = parts[name]
+        numbers_of_name = parts[name]
         if name == "steps":
-            given = (given.view(np.uint8) + arrays[name][changed].view(np.uint8)).view(np.int8)
-        arrays[name][changed] = given
+            numbers_of_name = (numbers_of_name.view(np.uint8) + arrays[name][changed].view(np.uint8)).view(np.int8)
+        arrays[name][changed] = numbers_of_name
         arrays[name][added] = parts[f"new_{name}"]
     ends, text = parts["new_ends"], parts["new_text"]
     new_keys = ItemKeys(ends, text)
@@ -199,23 +202,23 @@ def _applied(old: ItemIndex, told: Described, stream: _Stream) -> ItemIndex:
     return made(result)
 
 
-def _layout(told: Described, header: Header) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+def _layout(description: Described, header: Header) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
     """(name, type, shape) of each part of the stream, in their order."""
     kinds = {name: (kind, shape[1:]) for name, kind, shape in header.sections()}
 
     def numbers(prefix: str, count: int) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
         return [(prefix + name, kinds[name][0], (count, *kinds[name][1])) for name in _NUMBERS]
 
-    small = [one for one in header.sections() if one[0] == "task" or one[0].startswith("table:")]
+    small = [section for section in header.sections() if section[0] == "task" or section[0].startswith("table:")]
     return [
-        ("head", np.dtype("u1"), (told.head_bytes,)),
+        ("head", np.dtype("u1"), (description.head_bytes,)),
         *small,
-        ("runs", np.dtype("<u4"), (told.runs, 2)),
-        ("places", np.dtype("<u4"), (told.changed,)),
-        *numbers("", told.changed),
-        *numbers("new_", told.new),
-        ("new_ends", np.dtype("<u4"), (told.new,)),
-        ("new_text", np.dtype("u1"), (told.new_key_bytes,)),
+        ("runs", np.dtype("<u4"), (description.runs, 2)),
+        ("places", np.dtype("<u4"), (description.changed,)),
+        *numbers("", description.changed),
+        *numbers("new_", description.new),
+        ("new_ends", np.dtype("<u4"), (description.new,)),
+        ("new_text", np.dtype("u1"), (description.new_key_bytes,)),
     ]
 
 
@@ -225,12 +228,12 @@ def _part_arrays(arrays: _Parts, items: Int64Array) -> _Parts:
 
 def _changed(ours: _Parts, theirs: _Parts, places: Int64Array) -> Int64Array:
     """Numbers of items of the new index that the old one has, with other numbers."""
-    kept = np.flatnonzero(places >= 0)
-    before = places[kept]
-    differs: BoolArray = (ours["steps"][before] != theirs["steps"][kept]).any(axis=1)
+    matched = np.flatnonzero(places >= 0)
+    before = places[matched]
+    differs: BoolArray = (ours["steps"][before] != theirs["steps"][matched]).any(axis=1)
     for name in ("scales", "biases"):
-        differs |= ours[name][before] != theirs[name][kept]
-    return kept[differs]
+        differs |= ours[name][before] != theirs[name][matched]
+    return matched[differs]
 
 
 def _runs(places: Int64Array) -> Int64Array:
@@ -251,8 +254,8 @@ def _places(runs: Int64Array, old_items: int, items: int, new: int) -> Int64Arra
         raise _damaged()
     within = np.arange(items) - np.repeat(np.cumsum(counts) - counts, counts)
     places = np.where(np.repeat(added, counts), -1, np.repeat(firsts, counts) + within)
-    kept = places[places >= 0]
-    if kept.size and int(np.bincount(kept).max()) > 1:  # an item of the old index would stand twice
+    used = places[places >= 0]
+    if used.size and int(np.bincount(used).max()) > 1:  # an item of the old index would stand twice
         raise _damaged()
     return places
 
@@ -291,11 +294,11 @@ class _Stream:
         """The next ``size`` bytes. Raises zlib.error, and DataError where the stream ends before."""
         if not size:
             return b""
-        found = self._unpacker.decompress(self._waiting, size)
+        content = self._unpacker.decompress(self._waiting, size)
         self._waiting = self._unpacker.unconsumed_tail
-        if len(found) != size:
+        if len(content) != size:
             raise DataError("the difference is truncated: fetch it again")
-        return found
+        return content
 
     def end(self) -> None:
         """Raises DataError where there is more, or the stream is not whole."""

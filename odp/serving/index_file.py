@@ -84,24 +84,24 @@ class Header:
     def parse(cls, data: bytes) -> Header:
         """The header of its JSON. Raises DataError where a field is missing, unknown or out of range."""
         try:
-            found = json.loads(data)
-            header = cls(**{**found, "tables": tuple((name, rows, width) for name, rows, width in found["tables"])})
+            fields = json.loads(data)
+            header = cls(**{**fields, "tables": tuple((name, rows, width) for name, rows, width in fields["tables"])})
             counts = {
                 "items": (1, MOST_ITEMS), "rank": (0, MOST_RANK), "model_version": (0, 2**31),
                 "key_bytes": (1, MOST_BYTES), "task_bytes": (0, _LARGEST_TASK),
             }  # fmt: skip
-            known = all(_whole(getattr(header, name), *bounds) for name, bounds in counts.items())
-            known &= len(header.tables) <= _MOST_TABLES and isinstance(header.facts, dict)
-            known &= all(isinstance(text, str) for text in header.facts.values())
-            known &= len({name for name, _, _ in header.tables}) == len(header.tables)
+            valid = all(_whole(getattr(header, name), *bounds) for name, bounds in counts.items())
+            valid &= len(header.tables) <= _MOST_TABLES and isinstance(header.facts, dict)
+            valid &= all(isinstance(text, str) for text in header.facts.values())
+            valid &= len({name for name, _, _ in header.tables}) == len(header.tables)
             # Raises for text that is no Unicode.
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(fields, ensure_ascii=False).encode()
             for name, rows, width in header.tables:
-                known &= isinstance(name, str) and _whole(rows, 0, _LARGEST_TABLE) and _whole(width, 0, _LARGEST_TABLE)
-                known &= rows * width <= _LARGEST_TABLE
+                valid &= isinstance(name, str) and _whole(rows, 0, _LARGEST_TABLE) and _whole(width, 0, _LARGEST_TABLE)
+                valid &= rows * width <= _LARGEST_TABLE
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DataError("its header is damaged") from error
-        if not known:
+        if not valid:
             raise DataError("its header has a size that is out of range, or a table twice")
         return header
 
@@ -182,8 +182,8 @@ def _opened(file: BinaryIO, path: Path, sha256: str | None) -> ItemIndex:
     size = file.seek(0, io.SEEK_END)
     if size != end:
         raise DataError(f"it has {size} bytes instead of {end}: it is truncated or damaged; fetch it again")
-    digest, kept = _digest_of(file, first), first[_FIRST.size :].hex()
-    if digest != kept:
+    digest, stated = _digest_of(file, first), first[_FIRST.size :].hex()
+    if digest != stated:
         raise DataError("its content does not have the SHA-256 that it names: it is damaged; fetch it again")
     if sha256 is not None and digest != sha256:
         raise DataError(f"it is {digest[:12]}, and {sha256[:12]} was expected; fetch that one, or its difference")

@@ -39,7 +39,7 @@ class ItemKeys:
             written = [key.encode() for key in checked_keys(keys, name="item_keys")]
         except UnicodeEncodeError as error:
             raise ConfigurationError(f"Expected item_keys to be valid texts (got {error.object!r})") from error
-        ends = np.cumsum([len(one) for one in written], dtype=np.int64)
+        ends = np.cumsum([len(key) for key in written], dtype=np.int64)
         if ends[-1] > MOST_BYTES:
             raise ConfigurationError(f"Expected item_keys to take at most {MOST_BYTES} bytes together (got {ends[-1]})")
         return cls(ends.astype(np.uint32), np.frombuffer(b"".join(written), dtype=np.uint8))
@@ -91,10 +91,10 @@ class ItemKeys:
         """
         # A key of an event may be no valid text; no item has such a key.
         written = [key.encode(errors="surrogatepass") for key in wanted]
-        found = dict.fromkeys(written, -1)
-        lengths = np.unique([len(key) for key in found if 0 < len(key) <= len(self.text)])
+        place_of = dict.fromkeys(written, -1)
+        lengths = np.unique([len(key) for key in place_of if 0 < len(key) <= len(self.text)])
         for length in lengths.tolist():
-            same = np.array(sorted(key for key in found if len(key) == length), dtype=f"S{length}")
+            same = np.array(sorted(key for key in place_of if len(key) == length), dtype=f"S{length}")
             windows = np.lib.stride_tricks.sliding_window_view(self.text, length)
             for places in self._of_length(length):
                 starts = self.ends[places].astype(np.int64) - length
@@ -102,8 +102,8 @@ class ItemKeys:
                 texts = np.ascontiguousarray(windows[starts]).view(same.dtype)[:, 0]
                 nearest = np.minimum(np.searchsorted(same, texts), len(same) - 1)
                 for hit in np.flatnonzero(same[nearest] == texts).tolist():
-                    found[windows[starts[hit]].tobytes()] = int(places[hit])
-        return np.array([found[key] for key in written], dtype=np.int64)
+                    place_of[windows[starts[hit]].tobytes()] = int(places[hit])
+        return np.array([place_of[key] for key in written], dtype=np.int64)
 
     def _of_length(self, length: int) -> Iterator[Int64Array]:
         """The items whose keys have ``length`` bytes, in blocks that take at most ``_COMPARED`` bytes."""

@@ -51,9 +51,9 @@ def quantised(rows: Float32Array) -> tuple[Int8Array, UInt16Array]:
         codes[codes < _SMALLEST_SCALE] = 0
         scales[block] = codes
         divisors = scale_values(scales[block])
-        known = divisors > 0
-        divisors[~known] = 1.0
-        steps[block] = np.rint(np.where(known[:, None], some, np.float32(0)) / divisors[:, None].astype(np.float64))
+        positive = divisors > 0
+        divisors[~positive] = 1.0
+        steps[block] = np.rint(np.where(positive[:, None], some, np.float32(0)) / divisors[:, None].astype(np.float64))
     return steps, scales
 
 

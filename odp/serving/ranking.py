@@ -106,16 +106,18 @@ class IndexedModel:
           ConfigurationError: ``k`` is not positive.
         """
         _validate.integer(low=1, high=2**31, k=k)
-        own = self.client.items(data)
-        own = own[(own >= 0) & (own < len(self.index))]
+        own_items = self.client.items(data)
+        own_items = own_items[(own_items >= 0) & (own_items < len(self.index))]
         limited = None if candidates is None else np.asarray(candidates, dtype=np.int64)
-        vector = self.client.linear(self.slices(own), data)
-        found = best(self.index, vector, max(k, RERANKED), excluded=own, candidates=limited, threads=threads).items
+        vector = self.client.linear(self.slices(own_items), data)
+        best_items = best(
+            self.index, vector, max(k, RERANKED), excluded=own_items, candidates=limited, threads=threads
+        ).items
         # Equal predictions rank by item number.
-        found = np.sort(found)
-        scores = self.client.predict(self.slices(np.concatenate((own, found))), data, found)
+        best_items = np.sort(best_items)
+        scores = self.client.predict(self.slices(np.concatenate((own_items, best_items))), data, best_items)
         order = np.argsort(-scores, kind="stable")[:k]
-        return Ranked(found[order], self.client.on_scale(scores[order]))
+        return Ranked(best_items[order], self.client.on_scale(scores[order]))
 
 
 def index_of_model(

@@ -98,7 +98,7 @@ def best(
         scores = np.empty(len(items), dtype=np.float32)
         with parallel.one_blas_thread():
             _fill(row, index.steps[items], index.scales[items], index.biases[items], scores)
-        return _ranked(*_kept(items, scores, k))
+        return _ranked(*_largest(items, scores, k))
     parts = min(parallel.processors(threads), max(1, len(index) // _FEWEST))
     edges = [len(index) * part // parts for part in range(parts + 1)]
 
@@ -106,8 +106,8 @@ def best(
         return _best_between(index, row, k, without, edges[part], edges[part + 1])
 
     with parallel.one_blas_thread():
-        found = parallel.each(scan, range(parts), threads=parts)
-    return _ranked(*_merged(found, k))
+        parts_best = parallel.each(scan, range(parts), threads=parts)
+    return _ranked(*_merged(parts_best, k))
 
 
 def _best_between(
@@ -125,8 +125,10 @@ def _best_between(
         if not better.size:
             continue
         new = better + start
-        known = _among(new, without)
-        items, scores = _kept(np.concatenate((items, new[~known])), np.concatenate((scores, some[better[~known]])), k)
+        excluded = _among(new, without)
+        items, scores = _largest(
+            np.concatenate((items, new[~excluded])), np.concatenate((scores, some[better[~excluded]])), k
+        )
         least = scores.min() if len(scores) == k else -np.inf
     return items, scores
 
@@ -150,19 +152,19 @@ def _among(items: Int64Array, sorted_items: Int64Array) -> BoolArray:
     return np.asarray(sorted_items[np.minimum(np.searchsorted(sorted_items, items), len(sorted_items) - 1)] == items)
 
 
-def _kept(items: Int64Array, scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
+def _largest(items: Int64Array, scores: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
     """The best k of items that ascend, in that order."""
     if len(items) <= k:
         return items, scores
     least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    kept = scores > least
-    kept[np.flatnonzero(scores == least)[: k - int(kept.sum())]] = True
-    return items[kept], scores[kept]
+    chosen = scores > least
+    chosen[np.flatnonzero(scores == least)[: k - int(chosen.sum())]] = True
+    return items[chosen], scores[chosen]
 
 
 def _merged(parts: Sequence[tuple[Int64Array, Float32Array]], k: int) -> tuple[Int64Array, Float32Array]:
     items, scores = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
-    return _kept(items, scores, k)
+    return _largest(items, scores, k)
 
 
 def _ranked(items: Int64Array, scores: Float32Array) -> Best:

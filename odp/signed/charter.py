@@ -104,11 +104,13 @@ def succeed(
 
 def approve(signed: population_pb2.SignedCharter, key: SigningKey) -> population_pb2.SignedCharter:
     """``signed`` with the signature of ``key`` added; the same where it is there already."""
-    signatures = {one.key: one.signature for one in signed.signatures}
+    signatures = {entry.key: entry.signature for entry in signed.signatures}
     signatures[key.public] = key.sign(domains.CHARTER, signed.charter)
     return population_pb2.SignedCharter(
         charter=signed.charter,
-        signatures=[population_pb2.CharterSignature(key=one, signature=signatures[one]) for one in sorted(signatures)],
+        signatures=[
+            population_pb2.CharterSignature(key=owner, signature=signatures[owner]) for owner in sorted(signatures)
+        ],
     )
 
 
@@ -120,20 +122,20 @@ def open_charter(signed: population_pb2.SignedCharter) -> Charter:
     """
     if not 0 < len(signed.charter) <= _LARGEST_CHARTER:
         raise ConfigurationError(f"Expected a charter of 1 to {_LARGEST_CHARTER} bytes, got {len(signed.charter)}")
-    given = parse_known(population_pb2.PopulationCharter(), signed.charter, "charter")
-    _check(given)
-    keys = [one.key for one in signed.signatures]
+    message = parse_known(population_pb2.PopulationCharter(), signed.charter, "charter")
+    _check(message)
+    keys = [entry.key for entry in signed.signatures]
     if keys != sorted(set(keys)) or len(keys) > MOST_OWNERS:
         raise ConfigurationError(f"Expected at most {MOST_OWNERS} signatures of a charter, by ascending distinct keys")
     return Charter(
         signed=signed,
-        population=given.population,
-        sequence=given.sequence,
-        founding_sha256=given.founding_sha256 if given.sequence else charter_sha256(signed),
-        previous_sha256=given.previous_sha256,
-        owners=tuple(given.owners),
-        approvals=given.approvals,
-        issuer_key=given.issuer_key,
+        population=message.population,
+        sequence=message.sequence,
+        founding_sha256=message.founding_sha256 if message.sequence else charter_sha256(signed),
+        previous_sha256=message.previous_sha256,
+        owners=tuple(message.owners),
+        approvals=message.approvals,
+        issuer_key=message.issuer_key,
     )
 
 
@@ -172,19 +174,20 @@ def check_succession(charter: Charter, before: Charter) -> None:
 
 def missing_approvals(charter: Charter, before: Charter) -> int:
     """How many more owners of ``before`` have to sign ``charter``; signatures are counted, not checked."""
-    given = sum(one.key in before.owners for one in charter.signed.signatures)
-    return max(0, before.approvals - given)
+    approvals = sum(entry.key in before.owners for entry in charter.signed.signatures)
+    return max(0, before.approvals - approvals)
 
 
 def _check_signatures(charter: Charter, keys: Collection[bytes], *, fewest: int, who: str) -> None:
     signatures = charter.signed.signatures
-    for one in signatures:
-        if one.key not in keys:
+    for entry in signatures:
+        if entry.key not in keys:
             raise PrivacyError(
-                f"charter {charter.sequence} of population {charter.population!r} is signed by {one.key.hex()[:16]}.., "
+                f"charter {charter.sequence} of population {charter.population!r} is signed by "
+                f"{entry.key.hex()[:16]}.., "
                 f"which is not {who}"
             )
-        verify(one.key, one.signature, domains.CHARTER, charter.signed.charter)
+        verify(entry.key, entry.signature, domains.CHARTER, charter.signed.charter)
     if len(signatures) < fewest:
         raise PrivacyError(
             f"charter {charter.sequence} of population {charter.population!r} has {len(signatures)} of {fewest} "
@@ -216,16 +219,16 @@ def _written(
     return signed
 
 
-def _check(given: population_pb2.PopulationCharter) -> None:
-    _validate.identifier(population=given.population)
-    _validate.integer(low=0, high=_LARGEST_SEQUENCE, sequence=given.sequence)
-    check_length("founding_sha256", given.founding_sha256, HASH_BYTES if given.sequence else 0)
-    check_length("previous_sha256", given.previous_sha256, HASH_BYTES if given.sequence else 0)
-    owners = list(given.owners)
+def _check(message: population_pb2.PopulationCharter) -> None:
+    _validate.identifier(population=message.population)
+    _validate.integer(low=0, high=_LARGEST_SEQUENCE, sequence=message.sequence)
+    check_length("founding_sha256", message.founding_sha256, HASH_BYTES if message.sequence else 0)
+    check_length("previous_sha256", message.previous_sha256, HASH_BYTES if message.sequence else 0)
+    owners = list(message.owners)
     if not 1 <= len(owners) <= MOST_OWNERS or owners != sorted(set(owners)):
         raise ConfigurationError(f"Expected 1 to {MOST_OWNERS} owners, ascending and distinct, got {len(owners)}")
     for key in owners:
         check_public(owner=key)
-    if given.issuer_key:
-        check_public(issuer_key=given.issuer_key)
-    _validate.integer(low=1, high=len(owners), approvals=given.approvals)
+    if message.issuer_key:
+        check_public(issuer_key=message.issuer_key)
+    _validate.integer(low=1, high=len(owners), approvals=message.approvals)

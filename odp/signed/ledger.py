@@ -45,10 +45,10 @@ class LedgerPart:
         if signing_key is not None:
             verify(signing_key, self.signature, domains.LEDGER, self.head)
         head = LedgerHead.decode(self.head)
-        found = Ledger(head.population, tuple(entries_of(self.lines)))
-        if found.state.head != head:
+        ledger = Ledger(head.population, tuple(entries_of(self.lines)))
+        if ledger.state.head != head:
             raise StateError(f"the entries of ledger {head.population!r} do not lead to its signed head")
-        return found
+        return ledger
 
 
 def read_ledger(ask: Callable[[int], aggregator_pb2.GetLedgerResponse], *, first: int = 0) -> LedgerPart:

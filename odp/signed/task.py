@@ -214,11 +214,11 @@ def parse_known(message: _Known, data: bytes, what: str) -> _Known:
     """
     with refusing(what):
         message.ParseFromString(data)
-    known = type(message)()
-    known.CopyFrom(message)
-    known.DiscardUnknownFields()
+    understood = type(message)()
+    understood.CopyFrom(message)
+    understood.DiscardUnknownFields()
     # Something that this version does not know could change the meaning of what it checks.
-    if known.ByteSize() != len(data):
+    if understood.ByteSize() != len(data):
         raise ConfigurationError(f"the {what} holds fields that this version does not know; update this program")
     check_numbers(message, what)
     return message

@@ -154,8 +154,8 @@ class PostgresqlDatabase:
 
     def _require_mine(self, connection: sa.Connection) -> None:
         # Shared: who follows waits for the end of this transaction.
-        found = connection.execute(sa.select(self._table.c.token).with_for_update(read=True)).scalar_one_or_none()
-        if found != self._token:
+        token = connection.execute(sa.select(self._table.c.token).with_for_update(read=True)).scalar_one_or_none()
+        if token != self._token:
             raise StateError(
                 f"database {self._place.name}: another program has taken {self._table.name} over; stop one"
             )

@@ -61,16 +61,17 @@ def bring_up(connection: sa.Connection, schema: Schema) -> bool:
     Raises StateError where the store is of a newer schema.
     """
     tables = sa.inspect(connection)
-    found: str | None = None
+    version: str | None = None
     if tables.has_table(schema.name):
-        found = connection.execute(sa.select(schema.number().c.version_num)).scalar_one_or_none()
-        if found == schema.head:
+        version = connection.execute(sa.select(schema.number().c.version_num)).scalar_one_or_none()
+        if version == schema.head:
             return True
-    if found is None and not tables.has_table(schema.mark):
+    if version is None and not tables.has_table(schema.mark):
         return False
-    if found is not None and not (found.isdecimal() and int(found) < int(schema.head)):
+    if version is not None and not (version.isdecimal() and int(version) < int(schema.head)):
         raise StateError(
-            f"the store has schema {found} of a newer version, and this one knows {schema.head} ({schema.name}); start "
+            f"the store has schema {version} of a newer version, and this one knows {schema.head} "
+            f"({schema.name}); start "
             "the newer version"
         )
     if schema.folder is None:

@@ -32,16 +32,16 @@ class S3Objects:
     """
 
     def __init__(self, place: str) -> None:
-        found = _PLACE.fullmatch(place)
-        if found is None:
+        matched = _PLACE.fullmatch(place)
+        if matched is None:
             raise ConfigurationError(f"Expected s3://bucket or s3://bucket/prefix (got {place[:200]!r})")
         require("boto3", to="keep objects in S3")
         import boto3
         from botocore.config import Config
 
         self.place = place
-        self._bucket = found[1]
-        self._prefix = f"{found[2].strip('/')}/" if found[2] else ""
+        self._bucket = matched[1]
+        self._prefix = f"{matched[2].strip('/')}/" if matched[2] else ""
         patience = {"max_attempts": _ATTEMPTS, "mode": "standard"}
         config = Config(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries=patience)
         with self._errors():
@@ -87,14 +87,14 @@ class S3Objects:
 
     def keys(self, prefix: str) -> list[str]:
         """See ``Objects``."""
-        found: list[str] = []
+        keys: list[str] = []
         with self._errors():
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix + prefix
             )
             for page in pages:
-                found += [entry["Key"].removeprefix(self._prefix) for entry in page.get("Contents", ())]
-        return sorted(found)
+                keys += [entry["Key"].removeprefix(self._prefix) for entry in page.get("Contents", ())]
+        return sorted(keys)
 
     def delete(self, keys: Iterable[str]) -> None:
         """See ``Objects``."""
@@ -143,9 +143,9 @@ def _parts(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
     for piece in pieces:
         view = memoryview(piece)
         while view:
-            room = PART_BYTES - len(held)
-            held += view[:room]
-            view = view[room:]
+            free = PART_BYTES - len(held)
+            held += view[:free]
+            view = view[free:]
             if len(held) == PART_BYTES:
                 yield bytes(held)
                 some = True

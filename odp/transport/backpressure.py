@@ -63,7 +63,7 @@ class RetryWindows:
         self._at_once, self._clock = at_once, clock
         self._seconds = _FIRST_GUESS
         # The end of the retry times that callers already have.
-        self._told = 0.0
+        self._promised = 0.0
 
     def took(self, seconds: float) -> None:
         """Records that a caller was served in ``seconds``."""
@@ -73,8 +73,8 @@ class RetryWindows:
         """The error for a caller with ``waiting`` others before it."""
         now, each = self._clock(), self._seconds / self._at_once
         ahead = now + (waiting + 1) * each
-        self._told = min(max(self._told, ahead) + each, now + LONGEST_WINDOW)
-        low = min(max(self._told - now, _SHORTEST_WINDOW), LONGEST_WINDOW / 2)
+        self._promised = min(max(self._promised, ahead) + each, now + LONGEST_WINDOW)
+        low = min(max(self._promised - now, _SHORTEST_WINDOW), LONGEST_WINDOW / 2)
         return Busy(text, low, 2 * low)
 
 
@@ -165,7 +165,7 @@ class Backpressure:
         ]
         if not slow:
             return False
-        _, progress, holder = min(slow, key=lambda found: found[0])
+        _, progress, holder = min(slow, key=lambda stream: stream[0])
         holder.ended = True
         progress.end(self._busy())
         return True

@@ -83,10 +83,10 @@ def back_up(state: Path, archive: Path) -> Backup:
             tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
             _add(tar, _MANIFEST, io.BytesIO(manifest), len(manifest))
-            for name, one in sorted(listed.items()):
+            for name, entry in sorted(listed.items()):
                 with (state / name).open("rb") as content:
-                    _add(tar, f"state/{name}", content, one["size"])
-    return Backup(role, len(listed), sum(one["size"] for one in listed.values()))
+                    _add(tar, f"state/{name}", content, entry["size"])
+    return Backup(role, len(listed), sum(listed_file["size"] for listed_file in listed.values()))
 
 
 def restore(archive: Path, state: Path, *, replace: bool = False) -> Backup:
@@ -115,8 +115,8 @@ def restore(archive: Path, state: Path, *, replace: bool = False) -> Backup:
         if unfinished.exists() and not whole.exists():
             shutil.rmtree(unfinished)  # a kill came while it was unpacked
         chips = _chips(state)
-        kept = replace and bool(_others(state, chips))
-        if kept:
+        sets_aside = replace and bool(_others(state, chips))
+        if sets_aside:
             _require_stopped(state)
         else:
             _require_empty(state, chips)
@@ -124,20 +124,20 @@ def restore(archive: Path, state: Path, *, replace: bool = False) -> Backup:
             _require_chips_apart(_manifest(_read_manifest(archive), archive), _names(chips, state), archive)
             data = _unpack(archive, unfinished)
             write_atomically(whole, data)
-        found = _manifest(whole.read_bytes(), archive)
+        manifest = _manifest(whole.read_bytes(), archive)
         _move(chips, state, unfinished)
-        if kept:
+        if sets_aside:
             state.rename(_free_name(state))
         elif state.exists():
             _remove_empty(state)
         unfinished.rename(state)
         sync_folder(state.parent)
         whole.unlink()
-    return _summary(found)
+    return _summary(manifest)
 
 
 def _summary(manifest: dict[str, Any]) -> Backup:
-    return Backup(manifest["role"], len(manifest["files"]), sum(one["size"] for one in manifest["files"].values()))
+    return Backup(manifest["role"], len(manifest["files"]), sum(entry["size"] for entry in manifest["files"].values()))
 
 
 def _role(state: Path) -> str:
@@ -172,22 +172,22 @@ def _move(chips: list[Path], source: Path, target: Path) -> None:
 
 def _folders(state: Path) -> list[Path]:
     """The folder and those inside it, without chips and what is inside of them."""
-    found = []
+    folders = []
     for root, names, _ in os.walk(state):
         names[:] = sorted(name for name in names if not (Path(root) / name / _CHIP).is_file())
-        found.append(Path(root))
-    return found
+        folders.append(Path(root))
+    return folders
 
 
 def _files(state: Path) -> list[Path]:
-    found = []
+    files = []
     for folder in _folders(state):
         for path in sorted(folder.iterdir()):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise StateError(f"{path} is neither a file nor a folder: a backup has only these")
             if path.is_file() and not _PASSING.fullmatch(path.name):
-                found.append(path)
-    return found
+                files.append(path)
+    return files
 
 
 def _digest(path: Path) -> tuple[str, int]:
@@ -207,18 +207,24 @@ def _add(tar: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None
 
 def _manifest(data: bytes, archive: Path) -> dict[str, Any]:
     try:
-        found = json.loads(data)
-        files = found["files"]
-        right = found["format"] == _FORMAT and isinstance(found["role"], str)
-        for name, one in files.items():
+        manifest = json.loads(data)
+        files = manifest["files"]
+        right = manifest["format"] == _FORMAT and isinstance(manifest["role"], str)
+        for name, entry in files.items():
             parts = name.split("/")
             plain = all(part not in ("", ".", "..") and "\\" not in part and "\0" not in part for part in parts)
-            right = right and plain and one["mode"] in _MODES and type(one["size"]) is int and len(one["sha256"]) == 64
+            right = (
+                right
+                and plain
+                and entry["mode"] in _MODES
+                and type(entry["size"]) is int
+                and len(entry["sha256"]) == 64
+            )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         right = False
     if not right:
         raise ConfigurationError(f"{archive} is no backup of this version (`odp backup`)")
-    return found  # type: ignore[no-any-return]  # its form was checked
+    return manifest  # type: ignore[no-any-return]  # its form was checked
 
 
 def _read_manifest(archive: Path) -> bytes:
@@ -242,11 +248,16 @@ def _unpack(archive: Path, target: Path) -> bytes:
         with tarfile.open(archive, mode="r:") as tar:
             data = _first(tar, archive)
             files = _manifest(data, archive)["files"]
-            for name, one in sorted(files.items()):
+            for name, entry in sorted(files.items()):
                 member = tar.next()
-                if member is None or member.name != f"state/{name}" or not member.isreg() or member.size != one["size"]:
+                if (
+                    member is None
+                    or member.name != f"state/{name}"
+                    or not member.isreg()
+                    or member.size != entry["size"]
+                ):
                     raise ConfigurationError(f"{archive} is damaged: {name} is not in its place")
-                _write(_content(tar, member), target / name, one, archive)
+                _write(_content(tar, member), target / name, entry, archive)
             if tar.next() is not None:
                 raise ConfigurationError(f"{archive} is damaged: it holds more than it lists")
     except (tarfile.TarError, EOFError) as error:

@@ -182,10 +182,10 @@ class Requests(Iterator[Any]):
             raise StopIteration
         answer: SimpleQueue[Any] = SimpleQueue()
         self._loop.call_soon_threadsafe(self._want, answer)
-        found = answer.get()
-        if found is END:
+        answer_message = answer.get()
+        if answer_message is END:
             self._ended = True
             raise StopIteration
-        if isinstance(found, OdpError):
-            raise found
-        return self._parse(found)
+        if isinstance(answer_message, OdpError):
+            raise answer_message
+        return self._parse(answer_message)

@@ -37,11 +37,11 @@ class Renewal:
             if stamp == self._stamp or self._identity.source is None:
                 return None
             try:
-                found = self._identity.source()
+                identity = self._identity.source()
             except (ConfigurationError, StateError):
                 return None  # half of it is written, or it is wrong: what is shown is better than nothing
-            self._stamp, self._identity = stamp, found
-            return found
+            self._stamp, self._identity = stamp, identity
+            return identity
 
 
 def server_credentials(identity: TlsIdentity, callers_ca: bytes | None) -> grpc.ServerCredentials:
@@ -53,8 +53,8 @@ def server_credentials(identity: TlsIdentity, callers_ca: bytes | None) -> grpc.
     renewal = Renewal(identity)
 
     def fetch() -> Any:
-        found = renewal.newer()
-        return None if found is None else configuration(found)
+        identity_now = renewal.newer()
+        return None if identity_now is None else configuration(identity_now)
 
     return grpc.dynamic_ssl_server_credentials(
         configuration(identity), fetch, require_client_authentication=callers_ca is not None
@@ -74,16 +74,18 @@ class RenewedChannel(grpc.Channel):
 
     def current(self) -> grpc.Channel:
         """The channel for the next call."""
-        found = self._renewal.newer()
+        identity = self._renewal.newer()
         with self._lock:
-            if found is not None:
+            if identity is not None:
                 if self._before is not None:
                     self._before.close()
-                self._before, self._channel = self._channel, self._open_as(found)
+                self._before, self._channel = self._channel, self._open_as(identity)
             return self._channel
 
     def _method(self, kind: str, path: str, *arguments: Any, **named: Any) -> Any:
-        return lambda *given, **options: getattr(self.current(), kind)(path, *arguments, **named)(*given, **options)
+        return lambda *positional, **options: getattr(self.current(), kind)(path, *arguments, **named)(
+            *positional, **options
+        )
 
     def unary_unary(self, *arguments: Any, **named: Any) -> Any:
         """See ``grpc.Channel``, as the others."""

@@ -76,12 +76,12 @@ def parse_address(address: str) -> tuple[str, int]:
 
 def parse_addresses(text: str) -> list[tuple[str, int]]:
     """One or more ``host:port``, separated by commas, as pairs. Raises ConfigurationError for anything else."""
-    found = [parse_address(one) for one in text.split(",")]
-    if len(set(found)) != len(found) or len(found) > MOST_ADDRESSES:
+    pairs = [parse_address(address) for address in text.split(",")]
+    if len(set(pairs)) != len(pairs) or len(pairs) > MOST_ADDRESSES:
         raise ConfigurationError(
             f"Expected address={text[:200]!r} to be at most {MOST_ADDRESSES} different host:port with commas between"
         )
-    return found
+    return pairs
 
 
 def addresses_in(text: str) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ def connect(
 
 def _resolved(addresses: Sequence[tuple[str, int]]) -> list[str]:
     """``ip:port`` of every address, of the family of the first one: gRPC takes no mixture."""
-    found: list[str] = []
+    resolved: list[str] = []
     family: socket.AddressFamily | None = None
     for host, port in addresses:
         try:
@@ -147,8 +147,8 @@ def _resolved(addresses: Sequence[tuple[str, int]]) -> list[str]:
             raise ServiceUnavailable(f"could not find an address of {host}; check the name, and the network") from error
         family = answers[0][0] if family is None else family
         hosts = [str(entry[4][0]) for entry in answers if entry[0] == family]
-        found += [f"[{one}]:{port}" if family == socket.AF_INET6 else f"{one}:{port}" for one in hosts]
-    return list(dict.fromkeys(found))
+        resolved += [f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}" for ip in hosts]
+    return list(dict.fromkeys(resolved))
 
 
 def call(

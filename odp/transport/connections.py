@@ -189,8 +189,8 @@ class Connections:
         if excess > self._limits.unasked_bytes + ahead:
             return True
         # A loop that hangs may itself be a victim of the attack.
-        turns, seconds = (_NEW_TURNS, _NEW_SECONDS) if each.is_new else (_KNOWN_TURNS, _KNOWN_SECONDS)
-        return self._idle_turns >= warned.idle_turns + turns or self._watched - warned.watched > seconds
+        most_turns, seconds = (_NEW_TURNS, _NEW_SECONDS) if each.is_new else (_KNOWN_TURNS, _KNOWN_SECONDS)
+        return self._idle_turns >= warned.idle_turns + most_turns or self._watched - warned.watched > seconds
 
     def _update(self, open_now: dict[int, Traffic], now: float, seconds: float) -> None:
         for id in self._connections.keys() - open_now.keys():
@@ -255,9 +255,11 @@ class Connections:
             self._calm_resident = resident
         elif grown > most:
             # Of known ones, the requests of many calls may need it that the loop has not begun yet.
-            known = grown > most + self._limits.receiving_bytes + self._limits.queued_bytes
+            beyond_requests = grown > most + self._limits.receiving_bytes + self._limits.queued_bytes
             left = {
-                id: size for id, size in sizes.items() if (known or self._connections[id].is_new) and id not in ended
+                id: size
+                for id, size in sizes.items()
+                if (beyond_requests or self._connections[id].is_new) and id not in ended
             }
             why = "bytes without a request that take memory"
             ended.update(dict.fromkeys(_beyond_sum(left, most / _MEMORY_OF_A_BYTE), why))

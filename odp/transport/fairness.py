@@ -102,10 +102,10 @@ class Fair(Generic[_Call]):
             return sum(calls.values()) if by_weight else len(calls)
 
         largest = max(candidates, key=size)
-        own = self._connections.get(newcomer.connection)
+        same_connection = self._connections.get(newcomer.connection)
         # Of two that hold the same, the newcomer gives way: whoever queued before it keeps its place.
-        if self._newest and own is not None and size(own) == size(largest):
-            largest = own
+        if self._newest and same_connection is not None and size(same_connection) == size(largest):
+            largest = same_connection
         call = next(reversed(largest)) if self._newest else next(iter(largest))
         self.discard(call)
         return call

@@ -130,10 +130,10 @@ class Front(grpc.GenericRpcHandler):
             handler = next(filter(None, (each.service(handler_call_details) for each in self._handlers)), None)
             if handler is None:
                 return None
-            own = (
+            handler_of_name = (
                 self._watching() if name == WATCH else self._handler(name, _Method(handler, self._immediate.get(name)))
             )
-            self._methods[name] = own
+            self._methods[name] = handler_of_name
         return self._methods[name]
 
     def _handler(self, name: str, method: _Method) -> Any:
@@ -141,7 +141,7 @@ class Front(grpc.GenericRpcHandler):
             # Known programs alone: a stranger must not begin or join traces.
             method.behaviour = _within_trace(name, method.behaviour)
 
-        async def one(_requests: object, context: Any) -> Any:
+        async def unary(_requests: object, context: Any) -> Any:
             return await self._answer(name, context, lambda call: self._begin(method, call, context))
 
         async def each(_requests: object, context: Any) -> None:
@@ -150,7 +150,7 @@ class Front(grpc.GenericRpcHandler):
         # For gRPC every method takes a stream of requests: it then hears of a call at its headers.
         if method.streams_replies:
             return grpc.stream_stream_rpc_method_handler(each)
-        return grpc.stream_unary_rpc_method_handler(one)
+        return grpc.stream_unary_rpc_method_handler(unary)
 
     def _watching(self) -> Any:
         async def each(_requests: object, context: Any) -> None:

@@ -147,8 +147,8 @@ class KernelSockets:
         if state is None:
             return ""
         with socket.socket(fileno=os.dup(descriptor)) as copy:
-            own = copy.getsockname()
-            if own[1] != self._port or not (self._addresses & {_plain(own[0]), *_WILDCARDS}):
+            local_address = copy.getsockname()
+            if local_address[1] != self._port or not (self._addresses & {_plain(local_address[0]), *_WILDCARDS}):
                 return ""
             if state == _LISTENING:
                 return None
@@ -185,8 +185,8 @@ def _plain(address: str) -> str:
 
 
 def _addresses_of(host: str) -> frozenset[str]:
-    found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
-    addresses = frozenset(_plain(str(entry[4][0])) for entry in found)
+    answers = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    addresses = frozenset(_plain(str(entry[4][0])) for entry in answers)
     return _WILDCARDS if addresses & _WILDCARDS else addresses
 
 

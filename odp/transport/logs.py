@@ -69,7 +69,7 @@ class Log:
         checked = {name: _checked(name, value) for name, value in fields.items()}
         if self._json:
             head = {"time": stamp, "level": level, "program": self._program, "event": event}
-            line = json.dumps(head | {f"{name}_" if name in head else name: one for name, one in checked.items()})
+            line = json.dumps(head | {f"{name}_" if name in head else name: value for name, value in checked.items()})
         else:
             tail = "".join(f" {name}={_text(value)}" for name, value in checked.items())
             line = f"{stamp} {level} {self._program} {event}{tail}"

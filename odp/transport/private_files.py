@@ -71,9 +71,9 @@ def open_private(path: Path, flags: int) -> int:
     """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, _FILE)
     try:
-        found = os.fstat(descriptor)
-        _require_file(found, path)
-        if found.st_mode & _OTHERS:
+        status = os.fstat(descriptor)
+        _require_file(status, path)
+        if status.st_mode & _OTHERS:
             os.fchmod(descriptor, _FILE)
     except BaseException:
         os.close(descriptor)
@@ -91,12 +91,12 @@ def make_private(path: Path) -> None:
         OSError: it cannot be made; a link is refused with ELOOP.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         os.close(open_private(path, os.O_RDWR | os.O_CREAT))
         return
-    _require_file(found, path)
-    if found.st_mode & _OTHERS:
+    _require_file(status, path)
+    if status.st_mode & _OTHERS:
         path.chmod(_FILE)
 
 
@@ -111,17 +111,17 @@ def read_private(path: Path, *, most: int = -1) -> bytes:
         return file.read(most)
 
 
-def _require_file(found: os.stat_result, path: Path) -> None:
-    if stat.S_ISLNK(found.st_mode):
+def _require_file(status: os.stat_result, path: Path) -> None:
+    if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise StateError(f"{path} is not a file; remove it, or give another state folder")
-    _require_own(found, path)
+    _require_own(status, path)
 
 
-def _require_own(found: os.stat_result, path: Path) -> None:
-    if found.st_uid != os.geteuid():
-        raise StateError(f"{path} belongs to another user (number {found.st_uid}); give a path of your own")
+def _require_own(status: os.stat_result, path: Path) -> None:
+    if status.st_uid != os.geteuid():
+        raise StateError(f"{path} belongs to another user (number {status.st_uid}); give a path of your own")
 
 
 def _is_open_to_others(descriptor: int) -> bool:

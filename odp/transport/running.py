@@ -61,13 +61,13 @@ class Running:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
-    def wait(self, asked: threading.Event | None = None) -> None:
-        """Blocks until ``asked`` (default: SIGINT or SIGTERM), ``stop`` or a failure, then stops.
+    def wait(self, event: threading.Event | None = None) -> None:
+        """Blocks until ``event`` (default: SIGINT or SIGTERM), ``stop`` or a failure, then stops.
 
         Call from the main thread. Raises StateError where something could not be stored (disk full) or the enclave is
         gone: a new start goes on from what was stored.
         """
-        end = asked if asked is not None else stop_event()
+        end = event if event is not None else stop_event()
         # Waiting in slices lets the signal handler run.
         while not (end.wait(_POLL_SECONDS) or self._stopped.is_set() or self._failure.happened.is_set()):
             pass

@@ -73,12 +73,12 @@ class StateFolder:
 
     def _check_format(self) -> None:
         expected = f"odp {self.role} {_FORMAT}\n"
-        found = self.read(_ROLE)
-        if found is None:
+        stored = self.read(_ROLE)
+        if stored is None:
             self.write_atomically(_ROLE, expected.encode())
-        elif found.decode(errors="replace") != expected:
+        elif stored.decode(errors="replace") != expected:
             raise StateError(
-                f"state folder {self.root} belongs to {found.decode(errors='replace').strip()!r}, "
+                f"state folder {self.root} belongs to {stored.decode(errors='replace').strip()!r}, "
                 f"not to {expected.strip()!r}; give another --state folder"
             )
 

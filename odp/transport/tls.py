@@ -57,14 +57,14 @@ class TlsIdentity:
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
         """A value that changes whenever certificate or key are written again."""
-        found = []
+        stamps = []
         for path in (self.files[name] for name in ("certificate", "key") if name in self.files):
             try:
                 status = path.stat()
             except OSError:
                 continue
-            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
-        return tuple(found)
+            stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        return tuple(stamps)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def development_identity(state: StateFolder, ca_folder: Path | None = None) -> T
             f"{utc(now.timestamp())} here; check the clock. If the clock was wrong when the CA was "
             f"made, remove that folder, start again, and give devices and developers the new {CA_FILE}"
         )
-    known: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "files": {"certificate": state.path("tls.pem"), "key": state.path("tls.key"), "ca": folder / CA_FILE},
         "source": lambda: development_identity(state, ca_folder),
     }
@@ -228,14 +228,14 @@ def development_identity(state: StateFolder, ca_folder: Path | None = None) -> T
     stored_certificate, stored_key = state.read("tls.pem"), state.read("tls.key")
     name = caller_name(state.role)
     if stored_certificate and stored_key and _usable(stored_certificate, stored_key, ca_certificate, name):
-        return TlsIdentity(stored_certificate, stored_key, ca_pem, **known)
+        return TlsIdentity(stored_certificate, stored_key, ca_pem, **attributes)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _issue(state.role, key, ca_certificate, ca_key)
     key_pem = _key_pem(key)
     certificate_pem = certificate.public_bytes(serialization.Encoding.PEM)
     state.write_atomically("tls.key", key_pem)
     state.write_atomically("tls.pem", certificate_pem)
-    return TlsIdentity(certificate_pem, key_pem, ca_pem, **known)
+    return TlsIdentity(certificate_pem, key_pem, ca_pem, **attributes)
 
 
 def _development_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

@@ -38,7 +38,7 @@ def split_field(message: memoryview, number: int) -> tuple[bytes, memoryview]:
     Raises:
       DecodeError: the message is cut, or has fields of a kind that no message of ours has.
     """
-    kept: list[memoryview] = []
+    parts: list[memoryview] = []
     value = message[:0]
     position = 0
     while position < len(message):
@@ -59,8 +59,8 @@ def split_field(message: memoryview, number: int) -> tuple[bytes, memoryview]:
             raise DecodeError("a field is of an unknown kind")
         if position > len(message):
             raise DecodeError("the message is cut")
-        kept.append(message[start:position])
-    return b"".join(kept), value
+        parts.append(message[start:position])
+    return b"".join(parts), value
 
 
 def _varint(message: memoryview, position: int) -> tuple[int, int]:

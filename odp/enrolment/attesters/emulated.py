@@ -88,7 +88,7 @@ class EmulatedVendor:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ODP emulated device")])
         now = self._clock()
         certificate = _certificate(name, key.public_key(), self._root.subject, self._key, ca=False, now=now)
-        chain = tuple(one.public_bytes(serialization.Encoding.DER) for one in (certificate, self._root))
+        chain = tuple(link.public_bytes(serialization.Encoding.DER) for link in (certificate, self._root))
         return EmulatedAttester(chain, key, self._clock)
 
 

@@ -54,12 +54,14 @@ class ModelFromTff(CompiledModel):
         """Examples [n, width] and their targets [n] in the structure, shapes and types that the model declares."""
         x, y = self.input_spec
         inputs = zip(inputs_of(self.program, features), tf.nest.flatten(x), strict=True)
-        given = tf.nest.pack_sequence_as(x, [one.astype(spec.dtype.as_numpy_dtype) for one, spec in inputs])
+        inputs_as_declared = tf.nest.pack_sequence_as(
+            x, [array.astype(spec.dtype.as_numpy_dtype) for array, spec in inputs]
+        )
         labels = targets.reshape(-1, *y.shape[1:]).astype(y.dtype.as_numpy_dtype)
         declared = self.declared
         if isinstance(declared, dict):
-            return type(declared)(zip(declared, (given, labels), strict=True))
-        return given, labels
+            return type(declared)(zip(declared, (inputs_as_declared, labels), strict=True))
+        return inputs_as_declared, labels
 
 
 def from_tff(
@@ -95,7 +97,7 @@ def from_tff(
             "Expected a tff.learning.models.FunctionalModel, or a function that makes a ReconstructionModel"
         )
     program, functions = _described(traced, batch, proximal)
-    start = np.concatenate([np.asarray(one, dtype=np.float32).reshape(-1) for one in traced.weights])
+    start = np.concatenate([np.asarray(weight, dtype=np.float32).reshape(-1) for weight in traced.weights])
     return ModelFromTff(converted(functions, program), start, model, loss_fn, traced.declared)
 
 
@@ -133,38 +135,40 @@ def _reconstruction(model: Any, loss: Any) -> _Traced:
     def predict(weights: Sequence[Any], features: Any) -> Any:
         # It reads its own variables, which the trace replaces by weights.
         labels = tf.zeros([tf.nest.flatten(features)[0].shape[0], *y.shape[1:]], y.dtype)
-        given = model.input_spec
-        batch = type(given)(zip(given, (features, labels), strict=True)) if isinstance(given, dict) else (
+        declared = model.input_spec
+        batch = type(declared)(zip(declared, (features, labels), strict=True)) if isinstance(declared, dict) else (
             features, labels)  # fmt: skip
         return model.forward_pass(batch, training=True).predictions
 
     def own_loss(predictions: Any, labels: Any) -> Any:
         return loss(y_true=labels, y_pred=predictions)
 
-    return _Traced([one.numpy() for one in variables], len(shared), variables, model.input_spec, predict, own_loss)
+    return _Traced(
+        [variable.numpy() for variable in variables], len(shared), variables, model.input_spec, predict, own_loss
+    )
 
 
 def _described(traced: _Traced, batch: int, proximal: bool) -> tuple[Program, Functions]:
     x, y = _pair(traced.declared)
     features = [_fixed(spec, batch) for spec in tf.nest.flatten(x)]
     label = _fixed(y, batch)
-    weights = [tf.TensorSpec(np.shape(one), tf.float32) for one in traced.weights]
+    weights = [tf.TensorSpec(np.shape(weight), tf.float32) for weight in traced.weights]
 
-    def predict(*given: Any) -> Any:
-        held, rest = given[: len(weights)], given[len(weights) :]
-        inputs = [tf.cast(one, spec.dtype) for one, spec in zip(rest, features, strict=True)]
-        found = traced.predict(held, tf.nest.pack_sequence_as(x, inputs))
-        if not tf.is_tensor(found):
+    def predict(*tensors: Any) -> Any:
+        held, rest = tensors[: len(weights)], tensors[len(weights) :]
+        inputs = [tf.cast(tensor, spec.dtype) for tensor, spec in zip(rest, features, strict=True)]
+        prediction = traced.predict(held, tf.nest.pack_sequence_as(x, inputs))
+        if not tf.is_tensor(prediction):
             raise ConfigurationError("Expected a model whose predictions are one tensor")
-        return tf.cast(found, tf.float32)
+        return tf.cast(prediction, tf.float32)
 
-    predicting = _Trace(predict, [*weights, *(_carried(one) for one in features)], traced.variables)
+    predicting = _Trace(predict, [*weights, *(_carried(feature) for feature in features)], traced.variables)
     output = predicting.output
 
     def losses(predictions: Any, labels: Any) -> Any:
         labels = tf.cast(labels, label.dtype)
         rows = [traced.loss(predictions[row : row + 1], labels[row : row + 1]) for row in range(batch)]
-        return tf.stack([tf.reshape(one, []) for one in rows])
+        return tf.stack([tf.reshape(row_loss, []) for row_loss in rows])
 
     measuring = _Trace(losses, [output, _carried(label)], ())
     _check_mean(traced, output, label)
@@ -177,7 +181,7 @@ def _described(traced: _Traced, batch: int, proximal: bool) -> tuple[Program, Fu
         offset += parameters[-1].size
     program = Program(
         flatbuffer=b"",
-        features=tuple(_example(f"x{place}", one) for place, one in enumerate(features)),
+        features=tuple(_example(f"x{place}", feature) for place, feature in enumerate(features)),
         target=_example(TARGET, label),
         prediction=_example(PREDICTION, output),
         parameters=tuple(parameters),
@@ -206,8 +210,8 @@ class _Trace:
         with _inlined():
             traced = tf.function(function, autograph=False).get_concrete_function(*specs)
         graph = traced.graph
-        handles = {id(one.handle): place for place, one in enumerate(variables)}
-        self._names = [one.name for one in graph.inputs[: len(specs)]]
+        handles = {id(variable.handle): place for place, variable in enumerate(variables)}
+        self._names = [tensor.name for tensor in graph.inputs[: len(specs)]]
         self._held: dict[str, int] = {}
         for outer, inner in graph.captures:
             if id(outer) not in handles:
@@ -219,13 +223,13 @@ class _Trace:
         self._graph, self._result = with_builtin_gradients(_reading(definition, self._held)), graph.outputs[0].name
         self.output = tf.TensorSpec(graph.outputs[0].shape, graph.outputs[0].dtype)
 
-    def __call__(self, *given: Any) -> Any:
-        named = dict(zip(self._names, given, strict=True))
-        named.update({f"{name}:0": given[place] for name, place in self._held.items()})
-        read = {one.split(":")[0] for node in self._graph.node for one in node.input}
-        used = {name: one for name, one in named.items() if name.split(":")[0] in read}
-        (found,) = tf.graph_util.import_graph_def(self._graph, input_map=used, return_elements=[self._result], name="")
-        return found
+    def __call__(self, *tensors: Any) -> Any:
+        named = dict(zip(self._names, tensors, strict=True))
+        named.update({f"{name}:0": tensors[place] for name, place in self._held.items()})
+        read = {reference.split(":")[0] for node in self._graph.node for reference in node.input}
+        used = {name: tensor for name, tensor in named.items() if name.split(":")[0] in read}
+        (output,) = tf.graph_util.import_graph_def(self._graph, input_map=used, return_elements=[self._result], name="")
+        return output
 
 
 @contextmanager
@@ -246,7 +250,7 @@ def _reading(graph: Any, held: dict[str, int]) -> Any:
             node.attr["dtype"].type = tf.float32.as_datatype_enum
             node.attr.pop("shape", None)
             continue
-        if not any(one.split(":")[0] in held for one in node.input):
+        if not any(reference.split(":")[0] in held for reference in node.input):
             continue
         if node.op == "ReadVariableOp":
             node.op = "Identity"

@@ -65,14 +65,14 @@ def to_tff(task: Task, *, noise: bool = True) -> Any:
     query = tfp.NormalizedQuery(tfp.GaussianSumQuery(terms.clip, deviation), denominator=terms.blocks[0].cohort)
     aggregator = tff.aggregators.DifferentiallyPrivateFactory(query)
     client, server = _Client(terms.local.rate, terms.local.proximal), _Server(terms.optimizer)
-    own = terms.local.reconstruction
-    if own is not None and source is not None:
+    reconstruction = terms.local.reconstruction
+    if reconstruction is not None and source is not None:
         return tff.learning.algorithms.build_fed_recon(
             source.source,
             loss_fn=source.loss_fn,
             client_optimizer_fn=client,
             server_optimizer_fn=server,
-            reconstruction_optimizer_fn=_Client(own.rate, 0.0),
+            reconstruction_optimizer_fn=_Client(reconstruction.rate, 0.0),
             dataset_split_fn=_split,
             client_weighting=tff.learning.ClientWeighting.UNIFORM,
             model_aggregator_factory=aggregator,
@@ -102,16 +102,16 @@ def client_datasets(task: Task, people: UsersExamples, *, round: int, seed: int 
     if left_out.count:
         warnings.warn(f"trained {left_out.sentence('examples')}", stacklevel=2)
     local, usable = terms.local, table.usable(people)
-    found = []
+    datasets = []
     for user, own_seed in enumerate(user_seeds(people, seed)):
         features, targets = usable.of(user)
         batches = list(local.batches(len(targets), seed=int(own_seed), round=round))
         if local.reconstruction is not None:
-            own = local.local_batches(len(targets), seed=int(own_seed), round=round)
-            batches = [*own, np.zeros(0, dtype=np.int64), *batches]
-        given = (_model(terms).design(features), targets) if source is None else source.batch_of(features, targets)
-        found.append(_batched(given, batches))
-    return found
+            local_batches = local.local_batches(len(targets), seed=int(own_seed), round=round)
+            batches = [*local_batches, np.zeros(0, dtype=np.int64), *batches]
+        structure = (_model(terms).design(features), targets) if source is None else source.batch_of(features, targets)
+        datasets.append(_batched(structure, batches))
+    return datasets
 
 
 def parameters_of(process: Any, state: Any) -> Float32Array:
@@ -120,10 +120,10 @@ def parameters_of(process: Any, state: Any) -> Float32Array:
     return np.concatenate([np.asarray(part, dtype=np.float32).reshape(-1) for part in weights])
 
 
-def _batched(given: Any, batches: Sequence[Int64Array]) -> Any:
+def _batched(structure: Any, batches: Sequence[Int64Array]) -> Any:
     """A ``tf.data.Dataset`` of these rows of a structure of arrays."""
     order = np.concatenate([*batches, np.zeros(0, dtype=np.int64)])
-    arrays = tf.nest.map_structure(lambda values: tf.constant(values[order]), given)
+    arrays = tf.nest.map_structure(lambda values: tf.constant(values[order]), structure)
     ends = np.cumsum([len(rows) for rows in batches], dtype=np.int64)
     places = np.stack([np.concatenate(([0], ends[:-1])), ends], axis=1) if batches else np.zeros((0, 2), np.int64)
     return tf.data.Dataset.from_tensor_slices(places).map(
@@ -133,7 +133,7 @@ def _batched(given: Any, batches: Sequence[Int64Array]) -> Any:
 
 def _split(batches: Any) -> tuple[Any, Any]:
     """What lies before the empty batch, for local parameters, and what comes after it."""
-    local = batches.take_while(lambda *given: tf.shape(tf.nest.flatten(given)[0])[0] > 0)
+    local = batches.take_while(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0)
     return local, batches.skip(local.reduce(tf.constant(1, tf.int64), lambda count, *_: count + 1))
 
 
@@ -186,9 +186,9 @@ class _Client(tff.learning.optimizers.Optimizer):
         for weight, slope, start in zip(*map(tf.nest.flatten, (weights, gradients, state["starts"])), strict=True):
             starts.append(tf.where(first > 0, weight, start))
             moved.append(weight - self._rate * (slope + self._proximal * (weight - starts[-1])))
-        kept = tf.nest.pack_sequence_as(weights, starts)
+        packed_starts = tf.nest.pack_sequence_as(weights, starts)
         return (
-            collections.OrderedDict(first=tf.zeros_like(first), starts=kept),
+            collections.OrderedDict(first=tf.zeros_like(first), starts=packed_starts),
             tf.nest.pack_sequence_as(weights, moved),
         )
 
@@ -211,13 +211,13 @@ class _Server(tff.learning.optimizers.Optimizer):
         numbers = self._numbers
         moments = [tf.nest.flatten(part) for part in state.values()]
         slopes, moved = tf.nest.flatten(gradients), []
-        kept: list[list[Any]] = [[] for _ in moments]
+        moments_by_slot: list[list[Any]] = [[] for _ in moments]
         for place, weight in enumerate(tf.nest.flatten(weights)):
             new, move = self._step([part[place] for part in moments], -slopes[place])
             moved.append(weight + numbers.rate * move)
             for slot, moment in enumerate(new):
-                kept[slot].append(moment)
-        packed = [tf.nest.pack_sequence_as(weights, part) for part in kept]
+                moments_by_slot[slot].append(moment)
+        packed = [tf.nest.pack_sequence_as(weights, part) for part in moments_by_slot]
         return collections.OrderedDict(zip(state, packed, strict=True)), tf.nest.pack_sequence_as(weights, moved)
 
     def _step(self, moments: list[Any], mean: Any) -> tuple[list[Any], Any]:
