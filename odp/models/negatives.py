@@ -50,5 +50,5 @@ def _others(own_items: Int64Array, items: int, *, count: int, seed: int, round: 
     draws = round_hashes(np.array([seed], dtype=np.uint64), round, numbers) >> np.uint64(32)
     # The high half of a hash times what is left, over 2^32: each place but for a bias below items / 2^32.
     places = ((draws * np.uint64(items - len(own_items))) >> np.uint64(32)).astype(np.int64)
-    # The place-th item that is not own: own[j] - j items below own[j] are not own.
+    # The place-th item that is not own: own_items[j] - j items below own_items[j] are not own.
     return places + np.searchsorted(own_items - np.arange(len(own_items)), places, side="right")

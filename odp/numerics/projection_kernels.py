@@ -181,7 +181,7 @@ def _refine(
 
 @intrinsic
 def _reflect(context: Any, v: Any, place: Any, count: Any, z: Any, start: Any, state: Any) -> Any:
-    """Takes v (v . z) from each of ``_GROUP`` vectors z: vector (row, one) of them is ``start + row _GROUP + one``.
+    """Takes v (v . z) from each of ``_GROUP`` vectors z: (row, number) of them is ``start + row _GROUP + number``.
 
     v are the ``count`` >= 1 vectors from ``place`` on. ``state`` [_GROUP, LANES] is work space.
     """

@@ -197,9 +197,7 @@ class Comparison:
                         metric: {"mean": [statistics.fmean(seeds) for seeds in by_epsilon], "by_seed": by_epsilon}
                         for metric, by_epsilon in self.scores[method.name].items()
                     },
-                    "settings": [
-                        [dict(settings) for settings in seeds] for seeds in self.settings.get(method.name, [])
-                    ],
+                    "settings": [list(map(dict, seeds)) for seeds in self.settings.get(method.name, [])],
                 }
                 for method in self.methods
             ],
@@ -290,15 +288,13 @@ def compare(
         for seed in seeds:
             split = cut(ratings, seed=seed) if split_of is None else split_of(seed)
             for method in rows:
-                for place, task_at_epsilon in enumerate(tasks):
+                for place, at_epsilon in enumerate(tasks):
                     before = None if finished is None else finished.find((method.name, order[place], seed))
                     if before is not None:
                         by_trial[method.name, place, seed] = outcome_of(before, metrics=len(metrics), path=resume)
                     elif method.spends or not place:
-                        yield (
-                            (method.name, place, seed),
-                            (method, task_at_epsilon if method.spends else tasks[-1], split, seed),
-                        )
+                        trained = at_epsilon if method.spends else tasks[-1]
+                        yield (method.name, place, seed), (method, trained, split, seed)
 
     with finished or contextlib.nullcontext():
         for (name, place, seed), outcome in (engine or LocalEngine()).each(_score, trials()):
@@ -393,9 +389,8 @@ def _cells(comparison: Comparison, metric: Metric, best: str = "*{}") -> tuple[l
         cells = []
         for place in range(len(comparison.epsilons)):
             value = comparison.mean(method.name, place, metric=metric.name)
-            is_best = method.spends and value == choose(
-                comparison.mean(name, place, metric=metric.name) for name in private
-            )
+            rivals = (comparison.mean(name, place, metric=metric.name) for name in private)
+            is_best = method.spends and value == choose(rivals)
             cells.append(best.format(f"{value:.4f}") if is_best else f"{value:.4f}")
         rows.append([method.name, method.privacy, *cells])
     return ["method", "privacy", *(f"ε = {value:g}" for value in comparison.epsilons)], rows
@@ -461,9 +456,8 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
         seeds = f"mean of {len(comparison.seeds)} seeds; intervals from the least to the largest"
     style.note(figure, f"{comparison.data}, δ = {comparison.delta:g}, {seeds}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    style.save(
-        figure, path, title=f"{', '.join(metric.name for metric in comparison.metrics)} by ε on {comparison.data}"
-    )
+    metrics = ", ".join(metric.name for metric in comparison.metrics)
+    style.save(figure, path, title=f"{metrics} by ε on {comparison.data}")
 
 
 def _chart(comparison: Comparison, metric: Metric, width: float) -> Figure:
