@@ -30,7 +30,7 @@ from typing import Any, Self
 import numpy.typing as npt
 
 from device_runtime.environment import THIS_MACHINE, DeviceFolder, Environment
-from device_runtime.host.learned import Learned, contributions_of, learned
+from device_runtime.host.learned import Learned, contributions_of, outcome_of
 from device_runtime.host.newest import newest_of
 from device_runtime.host.program import Config, Running, start
 from device_runtime.host.progress import wait_for
@@ -442,7 +442,7 @@ class Device:
             self._running.remove(running)
             running.stop()
         made = tuple(each for key, each in contributions().items() if key not in before)
-        return learned(population, made, running, wanted=turns)
+        return outcome_of(population, made, running, wanted=turns)
 
     def _start(
         self, server: str, ca: Path, reference_values: Path, *, log: Log | None = None, **settings: Any

@@ -109,7 +109,7 @@ class Fleet:
         self._reader = AssignmentReader(population, trainer=participant.trainer)
         self._roster = Roster(options.devices, clock=timing.clock)
         self._local_reader = LocalAssignmentReader(population)
-        self._reporting = LocalReporting.beside(participant)
+        self._reporting = LocalReporting.of(participant)
         self._local_turns = LocalTurns(options.devices, clock=timing.clock)
         self._last: Work | LocalWork | None = None
         #: Why a device last did not take part, ("declined", "over its limit ..") for example; the reason as in the log.
@@ -378,7 +378,7 @@ class Fleet:
     def _visit(self, sweep: Sweep, device: int) -> None:
         """One device checks in and takes part."""
         traffic = Traffic()
-        seen: list[Key] = []
+        keys: list[Key] = []
 
         def take_part() -> str:
             with Store.open(store_path(self._state.root, device), durable=self._options.durable) as store:
@@ -388,14 +388,14 @@ class Fleet:
                 if not isinstance(work, Work):  # the round closed meanwhile
                     sweep.end(retry=answer.retry if work is None else None)
                     return ""
-                seen.append(work.key)
+                keys.append(work.key)
                 if self._roster.has_settled(work.opening, device):
                     return ""
                 return self._settle(sweep, work, device, self._participant.take_part(store, work, traffic))
 
-        what = self._judged(sweep, seen, device, take_part)
-        if seen:
-            self.counts.count(seen[0], what, traffic, now=self._clock())
+        what = self._judged(sweep, keys, device, take_part)
+        if keys:
+            self.counts.count(keys[0], what, traffic, now=self._clock())
         else:
             self.counts.waited(traffic)
 
@@ -405,7 +405,7 @@ class Fleet:
         sweep.count_settled()
         return _COUNTED[outcome]
 
-    def _judged(self, sweep: Sweep, seen: Sequence[Key], device: int, act: Callable[[], str]) -> str:
+    def _judged(self, sweep: Sweep, keys: Sequence[Key], device: int, act: Callable[[], str]) -> str:
         """What a device's part counts as; whatever goes wrong is the device's, or the sweep's, and ends here."""
         try:
             return act()
@@ -419,7 +419,7 @@ class Fleet:
             self._let_rest(device, error)
             return ""
         except PrivacyError as error:
-            self._decline(seen[0] if seen else None, device, error)
+            self._decline(keys[0] if keys else None, device, error)
             return "declined"
         except OdpError as error:
             # A full disk or memory is no device's own: with all of them set aside, the host would wait for ever.

@@ -99,7 +99,7 @@ def contributions_of(open_store: Callable[[], Store]) -> dict[tuple[bytes, int],
     }
 
 
-def learned(population: str, contributions: tuple[Taken, ...], ended: Ended, *, wanted: int) -> Learned:
+def outcome_of(population: str, contributions: tuple[Taken, ...], ended: Ended, *, wanted: int) -> Learned:
     """The outcome of a host that has ended. Raises its outage where it made no contribution."""
     if len(contributions) >= wanted:
         return Learned(population=population, contributions=contributions)

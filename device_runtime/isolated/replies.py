@@ -161,11 +161,11 @@ def _text(value: Any, longest: int) -> str:
 def _check_json(value: Any) -> None:
     """Checks depth, number of values, finite numbers of 64 bits, and text that UTF-8 can encode."""
     waiting = [(value, 0)]
-    seen = 0
+    count = 0
     while waiting:
         node, depth = waiting.pop()
-        seen += 1
-        if depth > _DEEPEST or seen > _MOST_VALUES:
+        count += 1
+        if depth > _DEEPEST or count > _MOST_VALUES:
             raise Unacceptable(Reason.MALFORMED)
         if isinstance(node, dict):
             waiting += [(key, depth + 1) for key in node]

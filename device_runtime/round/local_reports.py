@@ -75,7 +75,7 @@ class LocalReporting:
         object.__setattr__(self, "_times", ReportTimes(self.monotonic))
 
     @classmethod
-    def beside(cls, participant: Participant) -> LocalReporting:
+    def of(cls, participant: Participant) -> LocalReporting:
         """For the devices of ``participant``."""
         return cls(services=participant.services, pipeline=participant.pipeline)
 

@@ -94,8 +94,8 @@ def repair(
     from odp.transparency.key_file import note_key
 
     folder = log if log is not None else services / "server" / "log"
-    beside, of_services = folder.parent / "log.key", services / LOG_KEY
-    key_file = log_key or (of_services if log is None and of_services.is_file() else beside)
+    log_folder_key, of_services = folder.parent / "log.key", services / LOG_KEY
+    key_file = log_key or (of_services if log is None and of_services.is_file() else log_folder_key)
     if not key_file.is_file():
         raise ConfigurationError(f"{key_file} does not exist: give the log's private key with --log-key")
     done = repairing.repair(

@@ -56,16 +56,16 @@ def output_file(path: Path | None) -> Path | None:
 
 def check_apart(paths: Mapping[str, Path | None]) -> None:
     """Returns if no two options of a command, by name, mean the same file. Raises ConfigurationError."""
-    seen: dict[Path, str] = {}
+    option_of: dict[Path, str] = {}
     for name, path in paths.items():
         if path is None:
             continue
         place = path.resolve()
-        if place in seen:
+        if place in option_of:
             raise ConfigurationError(
-                f"{seen[place]} and {name} are the same file, {path}: give each a place of its own"
+                f"{option_of[place]} and {name} are the same file, {path}: give each a place of its own"
             )
-        seen[place] = name
+        option_of[place] = name
 
 
 def _try(folder: Path) -> None:

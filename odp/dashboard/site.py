@@ -43,23 +43,23 @@ Handler = Callable[[Request], Awaitable[Response]]
 def make_app(poller: Poller, doors: Doors, *, server: str, may_change: bool) -> Guard:
     """The application. ``server`` is the address that the page names."""
     site = _Site(poller, doors, Frame(server, doors.folder, doors.csrf, may_change))
-    seen, changed = site.seen, site.changed
+    signed_in, changed = site.signed_in, site.changed
     pages = [
-        Route("/", seen(site.front)),
-        Route("/tasks/{id}", seen(site.task)),
-        *(Route(f"/tasks/{{id}}/{name}", seen(partial(site.change_page, name))) for name in CHANGES),
+        Route("/", signed_in(site.front)),
+        Route("/tasks/{id}", signed_in(site.task)),
+        *(Route(f"/tasks/{{id}}/{name}", signed_in(partial(site.change_page, name))) for name in CHANGES),
         *(
             Route(f"/tasks/{{id}}/{name}", changed(partial(site.done, name), LARGEST_FORM), methods=["POST"])
             for name in CHANGES
         ),
-        Route("/compare", seen(site.compare)),
-        Route("/log", seen(site.log)),
+        Route("/compare", signed_in(site.compare)),
+        Route("/log", signed_in(site.log)),
         # An audit reads: it needs no permission to change.
         Route("/log/audit", changed(site.audit, LARGEST_FORM, always=True), methods=["POST"]),
-        Route("/submit", seen(site.submit)),
+        Route("/submit", signed_in(site.submit)),
         Route("/submit", changed(site.checked, LARGEST_TASK), methods=["POST"]),
         Route("/submit/confirmed", changed(site.submitted, LARGEST_TASK), methods=["POST"]),
-        Route("/events", seen(site.events)),
+        Route("/events", signed_in(site.events)),
     ]
     routes = [
         Route("/", site.door),
@@ -98,7 +98,7 @@ class _Site:
         self._rendered: OrderedDict[str, tuple[int, dict[str, str]]] = OrderedDict()
         self._checking = asyncio.Semaphore(1)
 
-    def seen(self, handler: Handler) -> Handler:
+    def signed_in(self, handler: Handler) -> Handler:
         """A page for somebody who is signed in."""
 
         async def checked(request: Request) -> Response:
@@ -121,7 +121,7 @@ class _Site:
                 return self._no("Not done", "The form is too long, or was not sent by this page: open it again.", 403)
             return await handler(request, form)
 
-        return self.seen(checked)
+        return self.signed_in(checked)
 
     async def door(self, request: Request) -> Response:
         """The address that the terminal prints: the sign-in."""

@@ -33,13 +33,13 @@ def catalogue_keys(ratings: Ratings) -> tuple[str, ...]:
     else:
         raise DataError(f"the data set {ratings.name!r} has no keys of items: no titles and no ids")
     taken = set(named)
-    seen: dict[str, int] = {}
+    uses: dict[str, int] = {}
     keys = []
     for name in named:
-        seen[name] = seen.get(name, 0) + 1
+        uses[name] = uses.get(name, 0) + 1
         key = name
-        while seen[name] > 1 and (key := f"{name} #{seen[name]}") in taken:
-            seen[name] += 1
+        while uses[name] > 1 and (key := f"{name} #{uses[name]}") in taken:
+            uses[name] += 1
         taken.add(key)
         keys.append(key)
     return tuple(keys)

@@ -89,10 +89,10 @@ def _paired(block: bytes, delimiter: int) -> bool:
     if (np.cumsum(quotes, dtype=np.uint8)[~quotes] & 1).any():
         return False
     places = places[quotes]
-    beside = np.zeros(256, dtype=np.bool_)
-    beside[[_LF, _CR, _QUOTE, delimiter]] = True
+    may_enclose = np.zeros(256, dtype=np.bool_)
+    may_enclose[[_LF, _CR, _QUOTE, delimiter]] = True
     # Blocks end with a line end, which is the byte before the first as well.
-    return bool(beside[codes[places[::2] - 1]].all() and beside[codes[places[1::2] + 1]].all())
+    return bool(may_enclose[codes[places[::2] - 1]].all() and may_enclose[codes[places[1::2] + 1]].all())
 
 
 def record_lines(source: TextSource, quoting: Quoting) -> npt.NDArray[np.int64]:

@@ -112,10 +112,10 @@ def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
     good = None if flaws.bad is None else ~flaws.bad
     unseen = 0
     if scale.implicit and values is not None:
-        seen = values > 0
-        unseen = int((~seen).sum()) - (0 if good is None else int((~seen & ~good).sum()))
+        happened = values > 0
+        unseen = int((~happened).sum()) - (0 if good is None else int((~happened & ~good).sum()))
         if unseen:
-            good = seen if good is None else good & seen
+            good = happened if good is None else good & happened
         values = None
     if good is not None:
         codes = {role: code[good] for role, code in codes.items()}

@@ -246,16 +246,16 @@ def _step(
     The curvature of an item is the weight of its raters, and of all users times ``unobserved_weight``, times what
     users' rows have in common: the Gramian. In its eigenvectors every item's system is diagonal.
     """
-    learned = items[:, 1:]
-    direction = gradient - unobserved_weight * (items @ gramian[:, 1:]) - damping[:, None] * learned
+    factors = items[:, 1:]
+    direction = gradient - unobserved_weight * (items @ gramian[:, 1:]) - damping[:, None] * factors
     values, vectors = np.linalg.eigh(gramian[1:, 1:])
     everybody = max(float(values.mean()), 1e-12)  # the sum of the users' weights, as rows have variance 1
     share = raters / everybody + unobserved_weight
     moved = ((direction @ vectors) / (share[:, None] * values + damping[:, None])) @ vectors.T
-    return np.asarray(learned + rate * moved)
+    return np.asarray(factors + rate * moved)
 
 
-def _whitened(learned: Float64Array, gramian: Float64Array) -> Float64Array:
+def _whitened(factors: Float64Array, gramian: Float64Array) -> Float64Array:
     """The same products with users' rows of variance 1, so that the same ridge and clips fit every step."""
     size = max(float(np.trace(gramian)) / len(gramian), 1e-12)
-    return np.asarray(learned @ np.linalg.cholesky(gramian / size))
+    return np.asarray(factors @ np.linalg.cholesky(gramian / size))

@@ -175,9 +175,9 @@ def compare(
     train, test = split.train, split.test
     features = item_features(train)
     width = features.shape[1]
-    learned, _ = examples_of(train, train, features)
+    training, _ = examples_of(train, train, features)
     tested, means = examples_of(train, test, features)
-    people = ExamplesSplit(train=learned, test=tested, name=train.name)
+    people = ExamplesSplit(train=training, test=tested, name=train.name)
     model = towers_of(train.n_items, features=width, batch=examples)
     task = task_of(
         model, train, features=width, epsilon=epsilon, delta=delta, rounds=rounds, examples=examples

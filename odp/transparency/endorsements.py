@@ -189,14 +189,14 @@ class Changed:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = self._stamp()
+        self._last_stamp = self._stamp()
 
     def __call__(self) -> EndorsementFile | None:
         """The new content of the file; None if it did not change. Raises ConfigurationError, once per change."""
         stamp = self._stamp()
-        if stamp is None or stamp == self._seen:
+        if stamp is None or stamp == self._last_stamp:
             return None
-        self._seen = stamp
+        self._last_stamp = stamp
         return EndorsementFile.load(self._path)
 
     def _stamp(self) -> tuple[int, int, int] | None:

@@ -94,12 +94,12 @@ def leave_one_out(
     )
     trusted = entries[:, 0] >= _LEAST_TRUST
     trust, size = entries[trusted, 0], int(trusted.sum())
-    added, variances, beside = fit.with_variances(np.concatenate((entries[trusted, 1:], wanted[:, 1:])))
+    added, variances, unexplained = fit.with_variances(np.concatenate((entries[trusted, 1:], wanted[:, 1:])))
     left = np.maximum(1.0 - trust * variances[:size], _LEAST_LEFT)
     errors = np.abs(residual[trusted] - added[:size]) / left
     return LeaveOneOut(
-        scores=errors / np.sqrt(1.0 / (trust * left) + beside[:size]),
-        spread=np.sqrt(1.0 / np.maximum(wanted[:, 0], _LEAST_TRUST) + variances[size:] + beside[size:]),
+        scores=errors / np.sqrt(1.0 / (trust * left) + unexplained[:size]),
+        spread=np.sqrt(1.0 / np.maximum(wanted[:, 0], _LEAST_TRUST) + variances[size:] + unexplained[size:]),
     )
 
 

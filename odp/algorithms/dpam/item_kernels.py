@@ -135,10 +135,10 @@ def evidence(packed: Any, right: Any, noise: Any, sampling: Any, information: An
         # T = U'U, so U^-T A = (U - noise U^-T) / sampling: less work than a substitution for A, and about as exact as
         # the noise leaves it. It replaces U^-T.
         for row in range(size):
-            here, beside = row * width + row, row * width + size + 1
-            lane_tiles.scaled(system, beside, below, row + 1, system, beside)  # type: ignore[call-arg]
+            here, right_side = row * width + row, row * width + size + 1
+            lane_tiles.scaled(system, right_side, below, row + 1, system, right_side)  # type: ignore[call-arg]
             for lane in range(LANES):
-                system[(beside + row) * LANES + lane] += system[here * LANES + lane] * above[lane]
+                system[(right_side + row) * LANES + lane] += system[here * LANES + lane] * above[lane]
             if row + 1 < size:
                 lane_tiles.scaled(
                     system,
@@ -146,7 +146,7 @@ def evidence(packed: Any, right: Any, noise: Any, sampling: Any, information: An
                     above,
                     size - row - 1,
                     system,
-                    beside + row + 1,  # type: ignore[call-arg]
+                    right_side + row + 1,  # type: ignore[call-arg]
                 )
         sums[:] = 0.0
         for row in range(0, size, _ROWS):
@@ -199,7 +199,7 @@ def posterior(
     size, pairs = information_right.shape[1], information.shape[1]
     padded = (size + _ROWS - 1) // _ROWS * _ROWS
     width = size + 1 + padded  # precision, right-hand side and identity
-    beside = size + 1
+    inverse_column = size + 1
     matrices, vectors, common = information.reshape(-1), information_right.reshape(-1), precision.reshape(-1)
     means, variances = mean.reshape(-1), variance.reshape(-1)
     places, vector_places = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
@@ -225,13 +225,13 @@ def posterior(
         both[:] = 0.0
         for column in range(0, size, _ROWS):
             # Column j of Z = U^-T begins at row j.
-            at, steps = column * width + beside + column, size - column
+            at, steps = column * width + inverse_column + column, size - column
             y = column * width + size
             lane_tiles.add_products(system, at, width, system, y, width, both, column, 1, _ROWS, 1, steps)
             lane_tiles.add_square_sums(system, at, width, steps, both, padded + column)  # type: ignore[call-arg]
             if summed:
                 for row in range(0, column + 1, _ROWS):
-                    left = column * width + beside + row
+                    left = column * width + inverse_column + row
                     lane_tiles.add_products(
                         system,
                         left,

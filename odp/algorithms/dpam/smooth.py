@@ -127,12 +127,12 @@ class Fit:
         design = self.basis.design(rows)
         inverse = np.linalg.inv(self.normal)
         added, variances = design @ (inverse @ self.right), ((design @ inverse) * design).sum(axis=1)
-        beside = np.zeros(len(rows))
+        unexplained = np.zeros(len(rows))
         if len(self.basis.middle):
             kernels = design[:, -len(self.basis.middle) :]
             explained = ((kernels @ np.linalg.inv(self.basis.own_kernels())) * kernels).sum(axis=1)
-            beside = self.variance * np.maximum(1.0 - explained, 0.0)
-        return added, np.maximum(variances, 0.0), beside
+            unexplained = self.variance * np.maximum(1.0 - explained, 0.0)
+        return added, np.maximum(variances, 0.0), unexplained
 
 
 def fitted(

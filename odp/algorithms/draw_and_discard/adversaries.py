@@ -109,7 +109,7 @@ class Learned:
     delta: float
 
 
-def learned(
+def disclosure_of(
     feature_epsilon: float, *, weights: int, instances: int, updates: int = 1000, delta: float = 1e-8
 ) -> Learned:
     """What the three adversaries learn. Raises ConfigurationError for a number out of range."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.draw_and_discard.adversaries import learned
+from odp.algorithms.draw_and_discard.adversaries import disclosure_of
 from odp.algorithms.draw_and_discard.left_out import UsableRows
 from odp.algorithms.draw_and_discard.terms import Terms
 from odp.errors import ConfigurationError, DataError
@@ -168,11 +168,11 @@ class LocalModel:
         style.save(figure, path, title="the largest weights of the model")
 
     def report(self, *, delta: float = 1e-8, updates: int = 1000) -> dict[str, float]:
-        """What one report tells, by adversary: ``adversaries.learned`` as plain values; infinite without noise."""
+        """``adversaries.disclosure_of`` as plain values: what one report tells, by adversary."""
         terms = self.terms
         if not terms.noise_scale:
             return {"feature_epsilon": math.inf, "model_epsilon": math.inf, "lifetime_epsilon": math.inf}
-        disclosure = learned(
+        disclosure = disclosure_of(
             terms.feature_epsilon, weights=terms.weights, instances=terms.instances, updates=updates, delta=delta
         )
         return vars(disclosure) | {"lifetime_epsilon": terms.lifetime_epsilon}

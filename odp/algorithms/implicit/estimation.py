@@ -116,10 +116,10 @@ def _predicted_sums(
     expected, start = first, 0.0
     for turn in range(1 if directions is None else 1 + _FEATURE_TURNS):
         if directions is not None and turn:
-            beside = directions[:, 1:]
-            coefficients = beside.T @ noisy
-            alike = noisy.shape[1] * (variance + start * (mass**2 @ beside**2))
-            expected = first + beside @ (
+            further = directions[:, 1:]
+            coefficients = further.T @ noisy
+            alike = noisy.shape[1] * (variance + start * (mass**2 @ further**2))
+            expected = first + further @ (
                 np.maximum(1.0 - alike / np.square(coefficients).sum(axis=1), 0.0)[:, None] * coefficients
             )
         spread = float(np.square(noisy - expected).mean()) - variance

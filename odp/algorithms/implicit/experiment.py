@@ -85,10 +85,10 @@ class TaskExperiment:
             rows = [("this model (DPAM)", ranking, budget)]
             if baselines:
                 with out.status("baselines"):
-                    beside = ranking_baselines(self._task, self.split, seed=self._seed)
-                rows.insert(0, ("DP popularity", beside.dp_popularity, "same ε and δ"))
-                rows.append(("iALS, all data in one place", beside.ials_ceiling, "ceiling, not private"))
-                summary["baselines"] = beside.to_json()
+                    rankings = ranking_baselines(self._task, self.split, seed=self._seed)
+                rows.insert(0, ("DP popularity", rankings.dp_popularity, "same ε and δ"))
+                rows.append(("iALS, all data in one place", rankings.ials_ceiling, "ceiling, not private"))
+                summary["baselines"] = rankings.to_json()
         out.print(_table(rows))
         return summary
 

@@ -293,10 +293,10 @@ class Client:
         count = int(alive.sum())
         if count < self._configuration.minimum:
             raise PrivacyError(f"{count} survivors are fewer than the minimum {self._configuration.minimum}")
-        beside = int(alive[self._neighbours].sum())
-        if beside < self._session.parameters.threshold:
+        surviving = int(alive[self._neighbours].sum())
+        if surviving < self._session.parameters.threshold:
             raise PrivacyError(
-                f"{beside} surviving neighbours are fewer than the threshold {self._session.parameters.threshold}"
+                f"{surviving} surviving neighbours are fewer than the threshold {self._session.parameters.threshold}"
             )
         fewest = self._session.fewest_survivors
         if count < fewest:

@@ -71,8 +71,8 @@ def edges(*, order: Int64Array, neighbours: int) -> Mapping[int, list[int]]:
     """The neighbours of every client, each list ascending."""
     steps = np.array(_steps(len(order), neighbours), dtype=np.int64)
     places = np.arange(len(order))[:, None]
-    beside = np.sort(order[(places + steps) % len(order)], axis=1)
-    return {int(client): row.tolist() for client, row in zip(order, beside, strict=True)}
+    adjacent = np.sort(order[(places + steps) % len(order)], axis=1)
+    return {int(client): row.tolist() for client, row in zip(order, adjacent, strict=True)}
 
 
 def committee(order: Int64Array, *, neighbours: int) -> list[int]:

@@ -201,15 +201,15 @@ def _thresholds(clients: int, neighbours: int, threat: Threat) -> tuple[int, int
     if not complete and not lying and _log_disconnected(clients, neighbours, corrupt + dropped) >= security:
         return None
     each = math.log(clients)  # a union bound over the clients
-    seen = _upper_quantile(clients - 1, corrupt, neighbours, security - each)
+    corrupt_neighbours = _upper_quantile(clients - 1, corrupt, neighbours, security - each)
     alive = neighbours - _upper_quantile(clients - 1, dropped, neighbours, correctness - each)
-    low = (neighbours + seen) // 2 + 1 if lying else seen + 1
+    low = (neighbours + corrupt_neighbours) // 2 + 1 if lying else corrupt_neighbours + 1
     if lying and not complete and neighbours <= corrupt + dropped:
         # Over the unordered pairs of gaps, with an honest client beside each: half the exponent for either. The gaps
         # are apart, so that their counts are negatively associated.
         pairs = 2.0 * each - math.log(2.0)
-        beside = _upper_quantile(clients - 2, corrupt, neighbours // 2, (security - pairs) / 2.0)
-        low = max(low, neighbours // 2 + beside + 1)
+        corrupt_of_pair = _upper_quantile(clients - 2, corrupt, neighbours // 2, (security - pairs) / 2.0)
+        low = max(low, neighbours // 2 + corrupt_of_pair + 1)
     low = max(low, 2)
     return (low, alive) if low <= alive else None
 

@@ -128,15 +128,15 @@ class Session:
         if roster is not None and listed and len(roster) != listed:
             raise PrivacyError(f"Expected a roster of {listed} clients, got {len(roster)}: the task has another roster")
         config_sha256 = hashlib.sha256(configuration.data).digest()
-        seen: set[bytes] = set()
+        earlier_keys: set[bytes] = set()
         for place, advert in enumerate(adverts):
             check_advert(advert, config_sha256, name=f"client {place}")
             if roster is not None and advert.identity not in roster:
                 raise PrivacyError(f"client {place} of the session is not on the roster")
             keys = {advert.identity, advert.channel_key, advert.mask_key, advert.commitment}
-            if len(keys) != 4 or keys & seen:
+            if len(keys) != 4 or keys & earlier_keys:
                 raise PrivacyError(f"client {place} of the session repeats a key of another: one party acts as two")
-            seen |= keys
+            earlier_keys |= keys
         total = hashlib.sha256(domains.SECAGG_SESSION + config_sha256)
         for advert in adverts:
             total.update(advert_bytes(advert) + advert.signature)

@@ -100,7 +100,7 @@ class Worker:
             clock=self._device_clock,
             door=Door(wait=_until_computed),
         )  # fmt: skip
-        self._reporting = LocalReporting.beside(self._participant)
+        self._reporting = LocalReporting.of(self._participant)
         self._reader = AssignmentReader(shard.population)
         self._local_reader = LocalAssignmentReader(shard.population)
         self._journal = Journal(folder, rounds=shard.rounds)

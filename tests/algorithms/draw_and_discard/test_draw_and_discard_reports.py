@@ -251,7 +251,7 @@ def test_the_published_bound_of_later_updates_is_too_small_or_above_epsilon() ->
 
 
 def test_a_report_on_privacy_names_both_levels_and_all_adversaries() -> None:
-    learned = adversaries.learned(1.0, weights=33, instances=20, updates=100, delta=1e-8)
+    learned = adversaries.disclosure_of(1.0, weights=33, instances=20, updates=100, delta=1e-8)
     assert (learned.feature_epsilon, learned.model_epsilon) == (1.0, 33.0)
     assert learned.mean_loss == pytest.approx(19 / 40)
     assert learned.lineage == pytest.approx(0.817, abs=5e-4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from device_runtime_ledger import TASK, participation, prepare
 
-from device_runtime.host.learned import Learned, Taken, contributions_of, learned, why
+from device_runtime.host.learned import Learned, Taken, contributions_of, outcome_of, why
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store
 from odp.errors import ServiceUnavailable
@@ -57,6 +57,6 @@ def test_an_outage_is_an_error_before_a_contribution_and_a_reason_after_one() ->
         outage = ServiceUnavailable("nobody answers")
 
     with pytest.raises(ServiceUnavailable, match="nobody answers"):
-        learned("films", (), Ended(), wanted=1)
-    assert learned("films", (_taken(1),), Ended(), wanted=2).reason == "nobody answers"
-    assert learned("films", (_taken(1),), Ended(), wanted=1).reason == ""
+        outcome_of("films", (), Ended(), wanted=1)
+    assert outcome_of("films", (_taken(1),), Ended(), wanted=2).reason == "nobody answers"
+    assert outcome_of("films", (_taken(1),), Ended(), wanted=1).reason == ""
