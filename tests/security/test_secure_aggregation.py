@@ -67,7 +67,7 @@ class Isolation:
         ]
         self.vectors = rng.integers(-1000, 1000, (clients, LENGTH))
         self.alive = np.arange(clients) < clients - gone
-        self.own_keys = [client._own.mask_key for client in self.clients[: self.corrupt]]
+        self.own_keys = [client._live_secrets.mask_key for client in self.clients[: self.corrupt]]
         for liar, original in zip(range(self.copied), range(self.victim + 1, clients), strict=False):
             copied = alias(self.clients[original].advert.mask_key)
             self.clients[liar].advert = self._advert(self.clients[liar], copied)

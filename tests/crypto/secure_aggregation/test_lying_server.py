@@ -39,7 +39,7 @@ def refused(client: Client, call: Callable[[], object], match: str, error: type[
     with pytest.raises(error, match=match):
         call()
     assert client.state is State.ABORTED
-    assert client._own is client._identity is None
+    assert client._live_secrets is client._identity is None
     assert not client._inbox
 
 
@@ -437,7 +437,7 @@ def test_the_keys_of_an_earlier_session_give_other_secrets_in_the_next_one(make_
     for run in (first, second):
         session = run.server.session
         assert session.adverts[0].mask_key == one.advert.mask_key == two.advert.mask_key
-        own = run.clients[0]._own
+        own = run.clients[0]._live_secrets
         made.append(mask_seed(own.mask_key, session, 0, 1))
         made.append(channel_key(own.channel, session, 0, 1))
     assert len(set(made)) == 4
@@ -447,7 +447,7 @@ def test_a_seed_and_a_channel_key_belong_to_one_pair_and_both_ends_derive_them(m
     run = a_round(make_round, "share")
     session, clients = run.server.session, run.clients
     for derive, name in ((mask_seed, "mask_key"), (channel_key, "channel")):
-        keys = [getattr(client._own, name) for client in clients]
+        keys = [getattr(client._live_secrets, name) for client in clients]
         pairs = {
             frozenset((one, two)): derive(keys[one], session, one, two)
             for one in range(8) for two in range(8) if one != two

@@ -115,7 +115,7 @@ class Trainer(IsolatedTrainer):
 def test_r387_a_training_that_takes_all_of_its_time_empties_no_contribution_of_the_others_of_its_host() -> None:
     """In real time. One lock for all trainings, which begin a few milliseconds apart, empties most of them."""
     trainer: Any = Trainer()
-    devices = [Computer(lambda takes=takes: trainer._found(takes, {}, {})) for takes in (60.0, *[0.02] * 4)]  # type: ignore[misc]
+    devices = [Computer(lambda takes=takes: trainer._reply_of(takes, {}, {})) for takes in (60.0, *[0.02] * 4)]  # type: ignore[misc]
     assert contributions(Door(speed=lambda: 1.0), TRAINER, devices).count(PAYLOAD) == 4
 
 

@@ -210,7 +210,7 @@ def test_the_service_of_a_device_makes_what_the_task_trains_on(world: Any, devic
     with own_store(device) as store:
         for film in (3, 9):
             store.data("films").add_event("seen", {"film": film}, time=time.time())
-    made = MadeExamples(maker=device._own, code_seconds=60.0)
+    made = MadeExamples(maker=device._service, code_seconds=60.0)
     with own_store(device) as store:
         made.make(store, work_of(world).model, impatient_door())
         found = [event.data for event in store.data("films").events(type=EXAMPLE)]
@@ -222,7 +222,7 @@ def test_where_the_service_fails_earlier_examples_stay_and_the_person_alone_is_t
     with own_store(device) as store:
         _adds(store)
         store.data("films").add_event("broken", {}, time=time.time())
-        MadeExamples(maker=device._own, code_seconds=60.0).make(store, work_of(world).model, impatient_door())
+        MadeExamples(maker=device._service, code_seconds=60.0).make(store, work_of(world).model, impatient_door())
         assert [event.data for event in store.data("films").events(type=EXAMPLE)] == [{"film": 7, "stars": 2.0}]
     assert any("on_training_examples of the service failed" in line for line in device._notes.lines())
     assert "secret-of-the-person" not in "".join(device._notes.lines())
