@@ -156,7 +156,7 @@ def test_r191_masks_with_two_keys_of_one_shared_secret_do_not_cancel(
     """No check of an encoding tells this alias apart: seeds are bound to both clients' numbers and keys."""
     attack = Isolation(corrupt=corrupt, dropout=dropout, clients=clients, alias=plus_low_order)
     original = attack.clients[attack.victim + 1].advert.mask_key
-    own = attack.clients[attack.victim]._own.mask_key
+    own = attack.clients[attack.victim]._live_secrets.mask_key
     secrets = {own.exchange(X25519PublicKey.from_public_bytes(key)) for key in (original, plus_low_order(original))}
     assert len(secrets) == 1, "to X25519 it is the same key"
     found = attack.recovered()
