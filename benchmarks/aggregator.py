@@ -96,7 +96,8 @@ def definition(*, items: int = _ITEMS, rank: int = _RANK) -> common_pb2.TaskDefi
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
     from odp.models.matrix_factorization import MatrixFactorization
-    from odp.task import Cohort, Task, UserLevelDP
+    from odp.protocol.terms import Cohort, UserLevelDP
+    from odp.task import Task
 
     return Task(
         name="benchmark",

@@ -131,7 +131,8 @@ def _task(chosen: Plan, *, items: int, low: float, high: float) -> Task:
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
     from odp.models.matrix_factorization import MatrixFactorization
-    from odp.task import Cohort, Task, UserLevelDP
+    from odp.protocol.terms import Cohort, UserLevelDP
+    from odp.task import Task
 
     return Task(
         name=_POPULATION,

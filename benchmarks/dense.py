@@ -41,8 +41,8 @@ from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ServiceError
 from odp.local.processes import ODP, Child
 from odp.local.reference_values import write_reference_values
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256
-from odp.task import Cohort, UserLevelDP
 from odp.v1 import aggregator_pb2, common_pb2
 from odp.wire.tables import manifest_for
 from server.clients import AggregatorClient

@@ -46,7 +46,8 @@ from odp.errors import ServiceError
 from odp.local.processes import ODP, Child
 from odp.local.processes import Services as Programs
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.task import Cohort, Task, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
+from odp.task import Task
 from odp.v1 import server_pb2
 
 _POPULATION = "benchmark"

@@ -42,7 +42,8 @@ from odp.models.example_columns import ExampleColumns
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.litert.rows import inputs_of, targets_of
-from odp.task import Cohort, Task, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
+from odp.task import Task
 from odp.v1 import aggregator_pb2, distributor_pb2
 
 _POPULATION = "benchmark"

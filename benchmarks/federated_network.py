@@ -25,9 +25,10 @@ from odp.errors import ConfigurationError
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.litert.keras_model import KerasModel
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.simulation.engine import noisy_release
 from odp.simulation.engines.population import population_of
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.wire.model import ModelVersion, TableValues
 
 _SIDE, _CHANNELS, _KINDS = 32, 3, 10

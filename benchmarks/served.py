@@ -30,8 +30,9 @@ from odp.errors import ServiceUnavailable
 from odp.local.processes import Child
 from odp.local.reference_values import write_reference_values
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.transport.channel import connect
 from odp.v1 import broadcast_pb2, common_pb2
 from odp.wire.model import ModelVersion, TableValues

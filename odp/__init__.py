@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from odp.privacy.mechanisms.separated import SeparatedVector
     from odp.privacy.reconstruction import ReconstructionCertificate, dictionary_breach, projection_breach
     from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_binary, amplified_epsilon_k_rr
+    from odp.protocol.terms import Cohort, UserLevelDP
     from odp.public_tables.table import Table
     from odp.schedule import Schedule
     from odp.schedule_limits import DeviceLimits
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
     from odp.simulation.engine import RunResult, simulate
     from odp.simulation.retraining import Retraining, retrain
     from odp.simulation.tuning import Tuning, tune
-    from odp.task import Cohort, Task, UserLevelDP
+    from odp.task import Task
     from odp.task_file import load_task
 
 __version__ = "0.1.0"
@@ -113,7 +114,7 @@ _HOME = {
     "Tensor": "odp.models.features",
     "Text": "odp.models.features",
     "Events": "odp.models.events",
-    "Cohort": "odp.task",
+    "Cohort": "odp.protocol.terms",
     "CompiledModel": "odp.models.litert.compiled_model",
     "Comparison": "odp.simulation.comparing",
     "Connection": "odp.client",
@@ -151,7 +152,7 @@ _HOME = {
     "side_prior": "odp.algorithms.dpam.side_prior",
     "warm_start": "odp.algorithms.dpam.warm_start",
     "TwoTower": "odp.models.litert.two_tower",
-    "UserLevelDP": "odp.task",
+    "UserLevelDP": "odp.protocol.terms",
     # Reports that are private by themselves.
     "GaussianMean": "odp.privacy.mechanisms.local_means",
     "GridScalar": "odp.privacy.mechanisms.scalar",

@@ -58,8 +58,8 @@ from odp.wire.tables import broadcast_from, entry_bytes
 
 if TYPE_CHECKING:
     from odp.algorithms.capabilities import Answers, UsableAnswers
+    from odp.algorithms.question import Question
     from odp.catalogues.catalogue import Catalogue
-    from odp.task import Question
 
 
 _Reply = TypeVar("_Reply")

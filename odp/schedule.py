@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import accounting
-from odp.task import UserLevelDP
+from odp.protocol.terms import UserLevelDP
 
 UNIFORM, FRONT_LOADED = "uniform", "front-loaded"
 RULES = (UNIFORM, FRONT_LOADED)

@@ -31,6 +31,7 @@ from odp.algorithms.model_evaluation.parameters import sha256_of
 from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining
 from odp.algorithms.private_fl.config import PrivateFL
 from odp.algorithms.quantiles.task import Quantiles
+from odp.algorithms.question import Question
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
 from odp.broadcast.config import Broadcast
@@ -43,7 +44,8 @@ from odp.models.features import KINDS, Category
 from odp.models.glm import Glm
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.archives import UNREADABLE, require_growth, unpacked_bytes
-from odp.task import Cohort, Question, Task, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
+from odp.task import Task
 
 _MODELS = {"matrix_factorization": MatrixFactorization, "glm": Glm}
 _TRAININGS = {

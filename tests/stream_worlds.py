@@ -12,7 +12,8 @@ from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.numerics.arrays import Int64Array
-from odp.task import Cohort, Task, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
+from odp.task import Task
 from odp.v1 import common_pb2
 
 SIZE = 5

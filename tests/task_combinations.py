@@ -10,7 +10,7 @@ import numpy as np
 import odp
 from odp.aggregation.table import DEFAULT, MODES, SECAGG
 from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
-from odp.task import ENCLAVE_POISSON, FULL, Cohort
+from odp.protocol.terms import ENCLAVE_POISSON, FULL, Cohort
 
 ITEMS = 12
 DEVICES = 4

@@ -21,9 +21,6 @@ STARTERS = ("odp.cli", "odp.local", "odp.simulation")
 #: What draws noise from a seed, or measures a model on all data.
 SIMULATED = ("odp.evaluation", "odp.simulation")
 FRONT_DOOR = ("odp", "device_runtime.sdk")
-#: These folders still import each other: `odp.task` reads the configurations of single algorithms, whose base is in
-#: `odp.algorithms` beside the table of all algorithms.
-TANGLED = ("odp.algorithms", "odp.broadcast", "odp.task")
 
 Graph = dict[str, set[str]]
 
@@ -69,8 +66,6 @@ def folders(graph: Graph, root: Path) -> Graph:
     known = modules(root)
 
     def folder(module: str) -> str:
-        if within(module, TANGLED):
-            return "the tangled folders"
         holder = module if known[module].name == "__init__.py" else module.rpartition(".")[0]
         return module if holder in PACKAGES else holder
 

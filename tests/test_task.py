@@ -12,7 +12,7 @@ import pytest
 import odp
 from odp.algorithms.computing_time import fixed_seconds
 from odp.errors import ConfigurationError, PrivacyError
-from odp.task import check_delta_for
+from odp.protocol.terms import check_delta_for
 
 
 def _task(**changes: object) -> odp.Task:

@@ -8,8 +8,8 @@ from task_combinations import COMBINATIONS, Combination
 from odp.aggregation.table import MASKED, SECAGG
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import ConfigurationError
+from odp.protocol.terms import ENCLAVE_POISSON
 from odp.signed.task import sign_task
-from odp.task import ENCLAVE_POISSON
 from odp.v1 import broadcast_pb2, common_pb2
 
 HELPER = HpkeKey.generate().public.hex()

@@ -25,7 +25,6 @@ from device_runtime.isolated.limits import CallLimits
 from device_runtime.isolated.stores import MemoryStore
 from device_runtime.round.door import seconds_left
 from odp import _validate
-from odp.algorithms.computing_time import STEPS
 from odp.errors import ConfigurationError, StateError
 from odp.extras import require
 from odp.isolated import Columns, Handler
@@ -33,6 +32,7 @@ from odp.models.litert import service
 from odp.models.litert.program import Array, Program
 from odp.models.litert.trainer import MOST_MEMORY, LocalSteps, Measured, memory_needed
 from odp.numerics.arrays import Float32Array, Int64Array
+from odp.protocol.terms import STEPS
 
 # Programs whose processes are kept ready.
 _MOST_HOSTS = 2

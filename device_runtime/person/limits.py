@@ -16,8 +16,8 @@ from typing import Any
 from device_runtime.person.answers import Answered, recent, with_answers
 from device_runtime.person.ledger import Charged, TaskTerms, since, spent
 from odp import _validate
-from odp.algorithms.computing_time import STEPS
 from odp.errors import ConfigurationError, PrivacyError
+from odp.protocol.terms import STEPS
 
 _NUMBERS = (
     "max_epsilon", "max_delta", "max_total_epsilon", "max_total_epsilon_30_days", "max_developer_epsilon",

@@ -5,16 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from odp.algorithms.computing_time import (
-    SAFETY,
-    STEPS,
-    fixed_seconds,
-    keys_seconds,
-    worst_case_bytes,
-    worst_case_seconds,
-)
+from odp.algorithms.computing_time import SAFETY, fixed_seconds, keys_seconds, worst_case_bytes, worst_case_seconds
 from odp.algorithms.registry import algorithm_for
 from odp.models.trained import has_program
+from odp.protocol.terms import STEPS
 from odp.v1 import common_pb2
 
 # What needs more memory computes in a process of its own.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from odp.algorithms.dense.quantile import Estimate
+    from odp.algorithms.estimates import Estimate
     from odp.datasets.ratings import Ratings
     from odp.models.item_table import IndexColumns, ItemColumns
     from odp.models.left_out import LeftOut

@@ -22,9 +22,9 @@ from odp.wire.model import ModelVersion
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from odp.algorithms.choices import TrainingTask
     from odp.catalogues.catalogue import Catalogue
     from odp.datasets.time_cut import TimeCut
-    from odp.task import Task
 
 Metrics = Mapping[str, Any]
 """An algorithm's own metrics by name: a float each, NaN where there is nothing to test on, or a ``Ranking``."""
@@ -246,7 +246,7 @@ def evaluation_of(definition: common_pb2.TaskDefinition) -> TrainingEvaluation:
     return evaluation
 
 
-def experiment_of(task: Task, data: NamedData, *, seed: int, held_out: int | None) -> Experiment:
+def experiment_of(task: TrainingTask, data: NamedData, *, seed: int, held_out: int | None) -> Experiment:
     """The experiment of a task on a data set. Raises ConfigurationError, DataError."""
     module = part_of(str(training_of(task.definition())), "experiment")
     experiment: Experiment = module.TaskExperiment(task, data, seed=seed, held_out=held_out)

@@ -121,7 +121,7 @@ def usable_question(**fields: Any) -> Any:
     """The question that counts usable rows: of name, population, privacy, cohort and the definition of a training.
 
     Raises:
-      ConfigurationError, PrivacyError: as ``odp.task.Question``.
+      ConfigurationError, PrivacyError: as ``odp.algorithms.question.Question``.
     """
     return part_of("usable_count", "task").UsableQuestion(**fields)
 

@@ -20,13 +20,13 @@ from odp.privacy import accounting
 from odp.privacy.events import Event
 
 if TYPE_CHECKING:
-    from odp.task import Question, Task
+    from odp.algorithms.choices import DeclaredTask
 
 CLEAR = 0.25
 """An item's mean that is known to a quarter of the clip is worth learning from; at 1 it is noise."""
 
 
-def plan_of_task(task: Task | Question, *, population: int | None = None) -> dict[str, Any]:
+def plan_of_task(task: DeclaredTask, *, population: int | None = None) -> dict[str, Any]:
     """Epsilon of the plan, noise and signal of each release, and the population at which an average item is clear.
 
     ``population`` is the number of devices; the default is the cohort's goal.

@@ -11,8 +11,8 @@ from odp.cli.outputs import writing
 
 if TYPE_CHECKING:
     from odp.algorithms.capabilities import Answers
+    from odp.algorithms.question import Question
     from odp.datasets import Ratings
-    from odp.task import Question
 
 _CONFIDENCE = 0.95
 

@@ -156,7 +156,7 @@ def _compare(
 ) -> None:
     """Submits the evaluation of two trainings, and says how to see what it finds."""
     from odp.algorithms.model_evaluation.task import Evaluation
-    from odp.task import UserLevelDP
+    from odp.protocol.terms import UserLevelDP
 
     evaluation = Evaluation(
         name=f"{task.name}-{pair[0]}-{pair[1]}",

@@ -94,8 +94,8 @@ def plan(
     from odp.privacy.planning import Question, answer, render_plan
 
     if task is not None:
+        from odp.algorithms.question import Question as RoundsQuestion
         from odp.algorithms.task_plan import plan_of_task, render_task_plan
-        from odp.task import Question as RoundsQuestion
         from odp.task import Task
         from odp.task_file import load_task
 

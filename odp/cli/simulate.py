@@ -19,8 +19,9 @@ from odp.cli.progress import steps
 
 if TYPE_CHECKING:
     from odp.algorithms.experiment import Experiment, NamedData
+    from odp.algorithms.question import Question
     from odp.simulation.engine import RunResult
-    from odp.task import Question, Task
+    from odp.task import Task
 
 
 class Features(StrEnum):
@@ -339,12 +340,13 @@ def _planned(
     start: Path | None,
 ) -> Task | Question:
     """The task of a file, or else of a preset. Raises ConfigurationError where both are given."""
+    from odp.algorithms.question import Question
     from odp.datasets import ItemTexts, auto_features, has_item_features, item_features
     from odp.datasets.catalogue import catalogue_keys
     from odp.errors import ConfigurationError
     from odp.models.warm_start import WarmStart
     from odp.simulation.presets import preset_task
-    from odp.task import Question, Task
+    from odp.task import Task
     from odp.task_file import load_task
 
     if path is not None and preset is not None:

@@ -105,12 +105,13 @@ def show(file: File, json: Json = False) -> None:
     """Check a task file, and print it with every default and every number that follows from it."""
     from odp.aggregation.table import mode_of
     from odp.algorithms.computing_time import with_fixed_time
+    from odp.algorithms.question import Question
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import planned_charges, sampling_of
     from odp.broadcast.terms import method_of
     from odp.privacy.accounting import epsilon, epsilon_if_alone
     from odp.privacy.events import releases_of
-    from odp.task import Question, Task
+    from odp.task import Task
     from odp.task_file import load_task, render_task
 
     task = load_task(file)

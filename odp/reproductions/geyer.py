@@ -39,10 +39,11 @@ from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
 from odp.privacy.adaptive_clip import ClipState
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.reproductions.gradient_features import GradientFeatures
 from odp.simulation.engine import RoundResult, simulate
 from odp.simulation.inputs import SIMULATION
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 
 PICTURES = 600
 """Of each client."""

@@ -26,9 +26,10 @@ from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.litert.two_tower import TwoTower
 from odp.numerics.arrays import Float32Array, Float64Array
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.simulation.engine import RoundResult, RunResult, simulate
 from odp.simulation.presets import preset_task
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -44,10 +44,11 @@ from odp.numerics.arrays import Float32Array, Float64Array
 from odp.privacy.mechanisms.privunit import PrivUnit
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.privacy.mechanisms.scalar import ScalarDP
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.reproductions.gradient_features import GradientFeatures
 from odp.simulation.engine import simulate
 from odp.simulation.inputs import SIMULATION
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 
 DIMENSION, PEOPLE, NORM = 500, 100_000, 4.0
 RATES = (0.1, 0.3, 1.0)

@@ -31,9 +31,10 @@ from odp.models.examples import Examples
 from odp.models.features import Category
 from odp.models.glm import Glm
 from odp.numerics.arrays import Float32Array, Int64Array
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.simulation.engine import RoundResult, simulate
 from odp.simulation.inputs import SIMULATION
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 
 CHARACTERS = tuple("\n !\"#$%&'()*,-./0123456789:;?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz")
 """Fixed before any text is read, so that they tell nothing of it. Other characters are left out of the text."""

@@ -12,6 +12,7 @@ from typing import Any
 from odp.algorithms.capabilities import Answers, RandomizedInquiry
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.shares import sum_of_shares
+from odp.algorithms.question import Question
 from odp.algorithms.registry import inquiry_for, training_of
 from odp.algorithms.release import charges_of, draw_noise, to_values
 from odp.datasets.examples import ExamplesSplit, UsersExamples
@@ -26,8 +27,8 @@ from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.ledger_events import charged
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
+from odp.protocol.terms import check_delta_for
 from odp.simulation.inputs import SIMULATION, reading_notes, told_run
-from odp.task import Question, check_delta_for
 
 _ROUND = 0
 _USERS: dict[str, type] = {"ratings": Ratings, "texts": UsersTexts}

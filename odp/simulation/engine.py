@@ -51,6 +51,7 @@ from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
+from odp.protocol.terms import check_delta_for
 from odp.simulation import personal
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.engines.local import LocalEngine
@@ -61,13 +62,12 @@ from odp.simulation.rounds import restored_round, saved_round
 from odp.simulation.searches import simulate_search
 from odp.simulation.streams import SimulatedStream, participation_of
 from odp.simulation.totals import NoisyTotals, noisy_totals
-from odp.task import Task, check_delta_for
-from odp.v1 import common_pb2
+from odp.task import Task
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
+    from odp.algorithms.question import Question
     from odp.simulation.answers import AnswersRun as AnswersRun
-    from odp.task import Question
 
 MOST_EXACT = 2**24
 """Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""
@@ -331,7 +331,7 @@ def simulate(
             RoundResult(
                 round=number,
                 contributions=contributions,
-                epsilon=_spent(charges, definition, noise),
+                epsilon=_spent(charges, definition.privacy.delta, noise),
                 seconds=time.perf_counter() - began,
                 metrics=evaluation.after_round(broadcast, split, history) | figures,
                 left_out=left_out,
@@ -492,9 +492,7 @@ def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> Non
     check_delta_for(task.privacy.delta, users.n_users)
 
 
-def _spent(
-    charges: list[tuple[Event, ...]], definition: common_pb2.TaskDefinition, noise: bool | IntegerNoise
-) -> float:
+def _spent(charges: list[tuple[Event, ...]], delta: float, noise: bool | IntegerNoise) -> float:
     if noise is False or isinstance(noise, NoNoise):
         return math.inf
-    return epsilon_of([event for events in charges for event in events], delta=definition.privacy.delta)
+    return epsilon_of([event for events in charges for event in events], delta=delta)

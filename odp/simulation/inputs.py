@@ -19,6 +19,8 @@ import math
 import os
 from collections.abc import Sequence
 
+from odp.algorithms.choices import questions
+from odp.algorithms.question import Question
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.texts import UsersTexts
@@ -26,7 +28,7 @@ from odp.errors import ConfigurationError, DataError
 from odp.extras import advice, is_installed
 from odp.models.example_columns import ExampleColumns
 from odp.models.examples import Examples
-from odp.task import Question, Task, questions
+from odp.task import Task
 
 NOT_A_RELEASE = (
     "not a private release: errors, rankings and baselines are computed from the data, without noise and uncharged; ε "

@@ -42,8 +42,9 @@ from odp.models.features import MOST_CHARACTERS, Category, Feature, Tensor
 from odp.models.glm.shape import Glm
 from odp.models.left_out import LeftOut
 from odp.privacy.accounting import mu_for
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.simulation.data_check import EPSILONS, FEW_USERS, Spread, usual_delta
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.task_text import task_text
 
 _ROUND = (*(float(f"{first}e{power}") for power in range(-6, 9) for first in (1, 2, 5)), 1e9)

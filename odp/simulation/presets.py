@@ -30,8 +30,9 @@ from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.models.warm_start import WarmStart
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.simulation.inputs import require_scale
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 
 PRESETS = ("auto", "ml-1m")
 

@@ -8,6 +8,7 @@ import time
 import numpy as np
 
 from odp.algorithms.capabilities import Answers, Diagnosed
+from odp.algorithms.question import Question
 from odp.algorithms.release import draw_noise, round_charges, to_values
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets.texts import UsersTexts
@@ -17,8 +18,8 @@ from odp.evaluation.users import UInt64Array, user_seeds
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
+from odp.protocol.terms import check_delta_for
 from odp.simulation.answers import AnswersRun
-from odp.task import Question, check_delta_for
 
 
 def simulate_search(

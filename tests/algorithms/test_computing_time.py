@@ -21,7 +21,6 @@ import odp
 from odp.algorithms import computing_time
 from odp.algorithms.computing_time import (
     SAFETY,
-    STEPS,
     Speed,
     fixed_seconds,
     keys_seconds,
@@ -36,6 +35,7 @@ from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError
 from odp.models.computing_cost import MOST_BYTES, ComputingCost, Product
+from odp.protocol.terms import STEPS
 from odp.signed.task import open_task, sign_task
 from odp.v1 import common_pb2
 

@@ -18,8 +18,8 @@ from odp.algorithms.statistics.task import Statistics
 from odp.crypto import HpkeKey, SignatureError, SigningKey
 from odp.enclave.policy import SELECTIONS
 from odp.errors import ConfigurationError, StateError
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import open_task, sign_manifest, sign_task
-from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion, TableValues
 

@@ -16,9 +16,10 @@ from odp.client import TaskHandle
 from odp.datasets import load
 from odp.enclave.reference_values import ReferenceValues
 from odp.privacy.accounting import epsilon as epsilon_of
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.release import noisy_tensors
 from odp.signed.task import open_task
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.transparency.audit import audit
 from odp.transparency.sources import LogServer
 from odp.transport.channel import connect

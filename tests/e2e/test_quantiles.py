@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import odp
 from device_runtime.round import secagg
-from odp.algorithms.dense.quantile import quantile
 from odp.algorithms.dense.query import DenseQuery
+from odp.algorithms.estimates import quantile
 from odp.algorithms.quantiles.results import QuantileResults
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of

@@ -28,6 +28,7 @@ from distributor.helper_program import HelperConfig, helper_key, start_helper
 from odp.algorithms.computing_time import fixed_seconds
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.data import ImplicitData
+from odp.algorithms.question import Question
 from odp.client import Connection, LocalTask, TaskHandle
 from odp.datasets import Ratings, synthetic_movielens
 from odp.enclave.in_thread import InThread
@@ -40,8 +41,9 @@ from odp.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
 from odp.local.reference_values import write_reference_values
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.public_tables.table import is_table
-from odp.task import Cohort, Question, Task, UserLevelDP
+from odp.task import Task
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.tls import read_ca

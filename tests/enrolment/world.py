@@ -17,8 +17,9 @@ from odp.enrolment.storage import Storage
 from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.enrolment.tokens import TokenRequest
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import open_task, sign_order, sign_task, task_sha256
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 
 NOW = 1_790_000_000.0

@@ -9,7 +9,7 @@ from task_combinations import DEVICES, Combination
 
 import odp
 from odp.models.example_columns import ExampleColumns
-from odp.task import Cohort
+from odp.protocol.terms import Cohort
 
 STATISTICS, DRAW_AND_DISCARD = "local statistics", "draw and discard"
 _PEOPLE = Combination("ratings", "enclave", "full", "enclave")

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from benchmarks import broadcast_figure
-from odp.algorithms.dense.quantile import Estimate
 from odp.algorithms.draw_and_discard.model import LocalModel
+from odp.algorithms.estimates import Estimate
 from odp.algorithms.federated.diagnostics import UpdateDiagnostics, UpdateFigures
 from odp.algorithms.heavy_hitters.results import WordResults
 from odp.algorithms.model_evaluation import picture as evaluation

@@ -13,7 +13,8 @@ import pytest
 
 import odp
 from odp.algorithms.dpam.data import RatingsData
-from odp.task import Cohort, Task, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
+from odp.task import Task
 
 HERE = Path(__file__).resolve().parent
 

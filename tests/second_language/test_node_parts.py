@@ -39,7 +39,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues, Validity
 from odp.enclave.verifier import verify_evidence
 from odp.errors import AttestationError
-from odp.task import UserLevelDP
+from odp.protocol.terms import UserLevelDP
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion, Slices
 

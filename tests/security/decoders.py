@@ -42,8 +42,9 @@ from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, entries_of, lines_of
 from odp.privacy.ledger_state import LedgerHead
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import open_manifest, open_order, open_task, sign_manifest, sign_task, task_sha256
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.task_file import parse_task, render_task
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2, enrolment_pb2, server_pb2
 from odp.wire.tables import manifest_for, slices_from, table_bytes

@@ -24,7 +24,8 @@ from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.enclave.policy import EnclavePolicy
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics import sorting_network as network
-from odp.task import Cohort, Task, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
+from odp.task import Task
 from odp.v1 import aggregator_pb2
 from odp.wire.model import Slices
 from trusted_aggregator.modes.enclave.enclave_half import contribution_bytes

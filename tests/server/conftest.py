@@ -34,9 +34,10 @@ from odp.errors import BudgetExceeded, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, ReleaseState, lines_of
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.charter import charter_sha256, check_founding, check_succession, open_charter
 from odp.signed.task import model_sha256, open_manifest, open_order, open_task, task_sha256
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import NotFound, answers, serve

@@ -31,10 +31,11 @@ from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.ledger_state import LedgerHead
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.ledger import LedgerPart
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from odp.wire.model import Slices
 from odp.wire.tables import manifest_for

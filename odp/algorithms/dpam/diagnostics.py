@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from odp.algorithms.capabilities import RecommenderPopulation
+from odp.algorithms.choices import TrainingTask
 from odp.algorithms.dpam.evaluation import covered
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN
@@ -25,7 +26,6 @@ from odp.evaluation.fifths import fifths
 from odp.evaluation.ranking import item_scores
 from odp.evaluation.reliability import Reliability
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
-from odp.task import Task
 from odp.wire.model import ModelVersion
 
 # Predictions for lists of recommendations: they fit a user's smooth taste to every item.
@@ -88,7 +88,7 @@ class Diagnostics:
 
 
 def diagnose(
-    task: Task, split: Split, model: ModelVersion, *, seed: int = 1, intervals: Reliability | None = None
+    task: TrainingTask, split: Split, model: ModelVersion, *, seed: int = 1, intervals: Reliability | None = None
 ) -> Diagnostics:
     """Diagnostics of a rating model on ``split``; users are solved on train and validation ratings.
 

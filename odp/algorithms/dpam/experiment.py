@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from odp.algorithms.choices import TrainingTask
 from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
 from odp.errors import ConfigurationError
-from odp.task import Task
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +41,7 @@ class TaskExperiment:
 
     columns: ClassVar[tuple[str, ...]] = ("validation RMSE", "test RMSE")
 
-    def __init__(self, task: Task, data: NamedData, *, seed: int, held_out: int | None) -> None:
+    def __init__(self, task: TrainingTask, data: NamedData, *, seed: int, held_out: int | None) -> None:
         if held_out is not None:
             raise ConfigurationError("--held-out is for implicit feedback: ratings of known users are predicted")
         self._task, self._seed = task, seed

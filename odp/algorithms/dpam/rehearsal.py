@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from odp.algorithms.choices import define
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.task import Cohort, Task, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2
 
 _ITEMS = 6
@@ -32,11 +33,11 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
 
 
 def _definition(epsilon: float, training: DPAM) -> common_pb2.TaskDefinition:
-    return Task(
+    return define(
         name="rehearsal",
         model=MatrixFactorization(items=_ITEMS, rank=2),
         data=RatingsData(low=1, high=5),
         privacy=UserLevelDP(epsilon=epsilon, delta=1e-6, max_items_per_user=3),
         training=training,
         cohort=Cohort(minimum=1, goal=1),
-    ).definition()
+    )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from odp.algorithms.choices import TrainingTask
 from odp.algorithms.dpam import received
 from odp.algorithms.dpam.client import DpamClient
 from odp.algorithms.dpam.terms import BIAS_COLUMN, FACTOR_COLUMNS, FIRST_FACTOR_ROUND, TRUST_COLUMN, Terms
@@ -21,7 +22,6 @@ from odp.errors import DataError
 from odp.models.side_prior import SidePrior, items_sha256
 from odp.models.warm_start import checked_keys
 from odp.numerics.arrays import Float64Array
-from odp.task import Task
 from odp.wire.model import ModelVersion, Slices
 
 #: Ridge on a category's difference, in users: categories of few panel users stay near to what all have in common.
@@ -30,7 +30,7 @@ _ITERATIONS = 5
 
 
 def side_prior(
-    task: Task,
+    task: TrainingTask,
     model: ModelVersion,
     item_keys: Sequence[str],
     *,
@@ -100,7 +100,7 @@ def side_prior(
 
 
 def predictions(
-    task: Task,
+    task: TrainingTask,
     model: ModelVersion,
     history: Ratings,
     targets: Ratings,

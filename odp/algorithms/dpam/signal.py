@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from odp.algorithms.choices import TrainingTask
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import Terms
 from odp.datasets.ratings import Ratings
-from odp.task import Task
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class WeakSignal:
         )
 
 
-def weak_signal(task: Task, train: Ratings) -> WeakSignal | None:
+def weak_signal(task: TrainingTask, train: Ratings) -> WeakSignal | None:
     """Whether the item sums drown in noise; None where they do not, without noise, or for implicit feedback.
 
     The rule: a sum with noise of standard deviation s C beats it from about ``s C / rms`` raters of weight 1 on, with

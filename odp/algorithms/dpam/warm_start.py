@@ -19,10 +19,10 @@ from odp.models.warm_start import WarmStart, checked_keys
 from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
-    from odp.task import Task
+    from odp.algorithms.choices import TrainingTask
 
 
-def warm_start(model: ModelVersion, item_keys: Sequence[str], *, task: Task | None = None) -> WarmStart:
+def warm_start(model: ModelVersion, item_keys: Sequence[str], *, task: TrainingTask | None = None) -> WarmStart:
     """The items of a trained model, for ``MatrixFactorization(start=..)`` of another task.
 
     Of a released model it is post-processing and costs no privacy; a model that was trained without privacy tells of

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odp.algorithms.choices import TrainingTask
 from odp.algorithms.experiment import Diagnostics, FinishedRun, Metrics, NamedData, Quality
 from odp.algorithms.federated.diagnostics import interval
 from odp.algorithms.federated.terms import Terms
@@ -17,7 +18,6 @@ from odp.errors import ConfigurationError
 from odp.models.example_tables import examples_for, split_for
 from odp.models.examples import Examples
 from odp.models.left_out import told_of_run
-from odp.task import Task
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +43,7 @@ class TaskExperiment:
       DataError: ``data`` holds no labelled examples of the task's shape.
     """
 
-    def __init__(self, task: Task, data: NamedData, *, seed: int, held_out: int | None) -> None:
+    def __init__(self, task: TrainingTask, data: NamedData, *, seed: int, held_out: int | None) -> None:
         if held_out is not None:
             raise ConfigurationError("--held-out is for implicit feedback: examples have their own tests")
         definition = task.definition()

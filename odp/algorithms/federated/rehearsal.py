@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from odp.aggregation.table import ENCLAVE
+from odp.algorithms.choices import define
 from odp.algorithms.dense.rotated import LARGEST_WIDTH
 from odp.algorithms.federated.config import FederatedTraining
 from odp.models.examples import Examples
@@ -13,7 +14,7 @@ from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.models.litert.program import MOST_BATCH, Parameter, Program, TensorSpec
 from odp.models.litert.trained import network_message
-from odp.task import Cohort, Task, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2, federated_pb2, statistics_pb2
 
 _FEATURES = 3
@@ -32,14 +33,14 @@ def aggregated_by(
         few_bits = dataclasses.replace(training, upload_bits=LARGEST_WIDTH)
         ways += [(few_bits, name, clients) for name, clients in aggregations.items() if name == ENCLAVE]
     tasks = tuple(
-        Task(
+        define(
             name="rehearsal",
             model=Glm("linear", _FEATURES),
             data=Examples({"x": Tensor((_FEATURES,), -1.0, 1.0)}, label_low=-1.0, label_high=1.0),
             privacy=UserLevelDP(epsilon=0.5, delta=1e-6),
             training=choices,
             cohort=Cohort(minimum=clients, goal=clients, aggregation=name),
-        ).definition()
+        )
         for choices, name, clients in ways
     )
     return (*tasks, *_of_networks(tasks[0])) if every_way else tasks

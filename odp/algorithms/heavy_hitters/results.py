@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, deviations
+from odp.algorithms.estimates import CONFIDENCE, Estimate, deviations
 
 _MOST_ROWS = 40
 

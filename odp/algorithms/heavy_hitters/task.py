@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from odp import _validate
 from odp.aggregation.table import DEFAULT
 from odp.algorithms.heavy_hitters.words import LONGEST, check_alphabet
-from odp.algorithms.local_heavy_hitters.terms import MOST_CELLS, USUAL_HASHES, best_buckets
+from odp.algorithms.question import Question
+from odp.algorithms.registry import part_of
 from odp.errors import ConfigurationError
 from odp.models.events import Events
-from odp.task import Question, without_rounds
 from odp.v1 import common_pb2, heavy_hitters_pb2
 
 if TYPE_CHECKING:
@@ -94,9 +94,11 @@ class HeavyHitters(Question):
         """The task with every number resolved, noise included; ``developer_key`` is empty until a server signs it."""
         definition = self.unresolved()
         if self.trust == LOCAL:
-            definition.local_heavy_hitters.CopyFrom(self._sketches())
-            definition.local_heavy_hitters.most_reports = definition.cohort.goal
-            return without_rounds(definition)
+            # The algorithm of this trust imports what is here, so the table finds it.
+            part_of("local_heavy_hitters", "config").write(
+                definition, self._words(), prefixes=self.prefixes, threshold=self._threshold
+            )
+            return definition
         base, first = len(self.alphabet) + 1, 1
         while first < self.length and base ** (first + 1) <= base * self.prefixes:
             first += 1
@@ -123,20 +125,6 @@ class HeavyHitters(Question):
             events=self.events.to_proto(aggregate="each"),
             alphabet=self.alphabet,
             length=self.length,
-        )
-
-    def _sketches(self) -> heavy_hitters_pb2.LocalHeavyHitters:
-        """Depths two characters apart: each has devices of its own, so fewer depths mean less noise."""
-        depths = list(range(self.length, 0, -2))[::-1]
-        buckets = best_buckets(self.privacy.epsilon)
-        return heavy_hitters_pb2.LocalHeavyHitters(
-            words=self._words(),
-            report_epsilon=self.privacy.epsilon,
-            depths=depths,
-            hashes=min(USUAL_HASHES, MOST_CELLS // (buckets * len(depths))),
-            buckets=buckets,
-            prefixes=self.prefixes,
-            threshold=self._threshold,
         )
 
     def _grid(self, cohort: common_pb2.CohortTerms, base: int, first: int) -> Grid:

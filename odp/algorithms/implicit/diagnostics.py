@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from odp.algorithms.choices import TrainingTask
 from odp.algorithms.implicit.population import ImplicitPopulation, item_rows
 from odp.datasets.ratings import Ratings
 from odp.evaluation.exposure import MOST_USERS, Exposure, exposure
 from odp.evaluation.fifths import fifths
 from odp.evaluation.ranking import evaluate, factor_scores, found_targets, item_scores
 from odp.numerics.arrays import Float64Array
-from odp.task import Task
 from odp.wire.model import ModelVersion
 
 _CUTOFF = 20
@@ -62,7 +62,7 @@ class RankingDiagnostics:
 
 
 def diagnose_ranking(
-    task: Task,
+    task: TrainingTask,
     model: ModelVersion,
     history: Ratings,
     targets: Ratings,

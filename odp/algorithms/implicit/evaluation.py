@@ -19,6 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from odp import _validate
+from odp.algorithms.choices import TrainingTask
 from odp.algorithms.experiment import Metrics
 from odp.algorithms.implicit.population import ImplicitPopulation, item_rows
 from odp.datasets.ratings import Ratings, Split, merge
@@ -31,7 +32,6 @@ from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
-from odp.task import Task
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
 
@@ -103,7 +103,7 @@ def sampled(ratings: Ratings, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, ratings.n_users - 1, min(most, ratings.n_users)).astype(np.int64))
 
 
-def ranking_baselines(task: Task, split: Split, *, seed: int) -> RankingBaselines:
+def ranking_baselines(task: TrainingTask, split: Split, *, seed: int) -> RankingBaselines:
     """Both baselines, the private one at the task's budget.
 
     Raises:
@@ -114,20 +114,20 @@ def ranking_baselines(task: Task, split: Split, *, seed: int) -> RankingBaseline
     )
 
 
-def dp_popularity(task: Task, split: Split, *, seed: int) -> Ranking:
+def dp_popularity(task: TrainingTask, split: Split, *, seed: int) -> Ranking:
     """Ranking by noisy counts, at most ``max_items_per_user`` random items of each user counted."""
     history = merge(split.train, split.validation)
     scores = item_scores(noisy_counts(task, split.train, seed=seed))
     return evaluate(scores, history, split.test, cutoffs=within(CUTOFFS, split.test))
 
 
-def ials_ceiling(task: Task, split: Split, *, seed: int) -> Ranking:
+def ials_ceiling(task: TrainingTask, split: Split, *, seed: int) -> Ranking:
     """Ranking by iALS without privacy, trained on the same items; nothing of it depends on the task."""
     return tuned_ials(split, seed=seed, cutoffs=within(CUTOFFS, split.test)).ranking
 
 
 def strong_generalisation(
-    task: Task, split: StrongSplit, model: ModelVersion, *, cutoffs: tuple[int, ...] = CUTOFFS
+    task: TrainingTask, split: StrongSplit, model: ModelVersion, *, cutoffs: tuple[int, ...] = CUTOFFS
 ) -> Ranking:
     """How a model that ``split.train`` trained ranks for users it has never seen; Recall@k divides by min(k, targets).
 
@@ -145,7 +145,7 @@ def training_split(split: StrongSplit) -> Split:
     return Split(split.train, none, none)
 
 
-def noisy_counts(task: Task, train: Ratings, *, seed: int) -> Float64Array:
+def noisy_counts(task: TrainingTask, train: Ratings, *, seed: int) -> Float64Array:
     """What DP popularity ranks by, float64 [m]: counts released with the whole budget of the task."""
     privacy = task.privacy
     bound = privacy.bound(train.n_items)

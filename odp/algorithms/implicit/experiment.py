@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from odp.algorithms.choices import TrainingTask
 from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
 from odp.algorithms.implicit.evaluation import noisy_counts, ranking_baselines, strong_generalisation, training_split
 from odp.datasets.ratings import Split
 from odp.evaluation.ranking import Ranking, strong_split
-from odp.task import Task
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,7 @@ class TaskExperiment:
 
     columns: ClassVar[tuple[str, ...]] = ("validation Recall@20", "NDCG@20")
 
-    def __init__(self, task: Task, data: NamedData, *, seed: int, held_out: int | None) -> None:
+    def __init__(self, task: TrainingTask, data: NamedData, *, seed: int, held_out: int | None) -> None:
         self._task, self._seed, self._held_out = task, seed, held_out
         self._strong = None if held_out is None else strong_split(data.ratings, held_out=held_out, seed=seed)
         if self._strong is None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from odp.algorithms.choices import define
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.task import Cohort, Task, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2
 
 _ITEMS = 6
@@ -30,11 +31,11 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
 
 
 def _definition(epsilon: float, training: ImplicitDPAM) -> common_pb2.TaskDefinition:
-    return Task(
+    return define(
         name="rehearsal",
         model=MatrixFactorization(items=_ITEMS, rank=2),
         data=ImplicitData(),
         privacy=UserLevelDP(epsilon=epsilon, delta=1e-6, max_items_per_user=3),
         training=training,
         cohort=Cohort(minimum=1, goal=1),
-    ).definition()
+    )

@@ -11,7 +11,6 @@ hashing (exp(epsilon) + 1 buckets); Wang, Li, Jha 2019, "Locally differentially 
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,8 +28,6 @@ from odp.v1 import common_pb2
 #: Numbers that a report can be.
 MOST_CELLS = 2**18
 MOST_HASHES = 2**12
-#: More functions make collisions rarer, and decoding slower.
-USUAL_HASHES = 160
 MOST_BUCKETS = 2**10
 MOST_PREFIXES = 2**12
 _DEPTH, _HASH, _WORD, _NOTHING, _UNIFORM, _COIN = range(6)
@@ -115,8 +112,3 @@ class Terms:
 def prefix_codes(numbers: Int64Array) -> UInt64Array:
     """A hash of each row of characters, uint64 [n]."""
     return keyed_hash(np.zeros(len(numbers), dtype=np.uint64), *numbers.T)
-
-
-def best_buckets(epsilon: float) -> int:
-    """The number of buckets of least variance, exp(epsilon) + 1, within what a report may have."""
-    return min(256, max(2, round(math.exp(epsilon)) + 1))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from odp.algorithms.dense.population import records_by_name
-from odp.algorithms.dense.quantile import CONFIDENCE
+from odp.algorithms.estimates import CONFIDENCE
 from odp.algorithms.local_statistics.estimates import exact_results, results_of_counts
 from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.algorithms.statistics.results import Results

@@ -18,7 +18,7 @@ from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Int64Array
 from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON, MOST_CHOICES, SMALLEST_EPSILON
-from odp.v1 import local_statistics_pb2, statistics_pb2
+from odp.v1 import local_statistics_pb2
 
 #: Numbers that a report can be.
 MOST_CELLS = 2**20
@@ -137,19 +137,3 @@ class ReportTerms:
             raise ContributionRefused(Refusal.MALFORMED)
         if int.from_bytes(report, "little") >= self.cells:
             raise ContributionRefused(Refusal.OUT_OF_BOUNDS)
-
-
-def resolve(
-    queries: list[statistics_pb2.StatisticsQuery], *, report_epsilon: float
-) -> local_statistics_pb2.ReportTerms:
-    """Every number of the reports to ``queries``, whose shares need not sum to 1 yet.
-
-    Raises:
-      ConfigurationError: ``report_epsilon`` is beyond what randomised response takes.
-    """
-    _validate.within(low=SMALLEST_EPSILON, high=LARGEST_EPSILON, report_epsilon=report_epsilon)
-    total = sum(query.share for query in queries)
-    for query in queries:
-        query.share /= total
-    levels = [best_levels(kind_of(query)[1], report_epsilon) for query in queries]
-    return local_statistics_pb2.ReportTerms(queries=queries, report_epsilon=report_epsilon, levels=levels)

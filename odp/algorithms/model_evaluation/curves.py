@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from odp.algorithms.dense.quantile import Estimate, deviations
 from odp.algorithms.dense.quotient import quadratic_interval, quotient_interval
+from odp.algorithms.estimates import Estimate, deviations
 from odp.numerics.arrays import Float64Array
 
 _GROUPS = 10

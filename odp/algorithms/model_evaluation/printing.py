@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from rich.table import Table
 
-from odp.algorithms.dense.quantile import Estimate
+from odp.algorithms.estimates import Estimate
 from odp.algorithms.model_evaluation.curves import Measured
 
 

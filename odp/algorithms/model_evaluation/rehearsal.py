@@ -11,7 +11,7 @@ from odp.algorithms.model_evaluation.task import Evaluation
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.glm import Glm
-from odp.task import Cohort, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2, model_evaluation_pb2, statistics_pb2
 
 _MODEL = Glm("logistic", 3)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, deviations
 from odp.algorithms.dense.quotient import quotient_interval
+from odp.algorithms.estimates import CONFIDENCE, Estimate, deviations
 from odp.algorithms.model_evaluation.curves import Histograms, Measured
 from odp.algorithms.model_evaluation.terms import Scalar, Terms
 from odp.errors import ConfigurationError

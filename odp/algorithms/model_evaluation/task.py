@@ -20,17 +20,18 @@ from typing import Any
 import numpy as np
 
 from odp import _validate
+from odp.algorithms.choices import check_catalogue
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.model_evaluation.layout import Layout
 from odp.algorithms.model_evaluation.parameters import LARGEST, sha256_of
 from odp.algorithms.model_evaluation.terms import MOST_BINS, PARAMETERS
+from odp.algorithms.question import Question
 from odp.errors import ConfigurationError
 from odp.models.examples import Examples
 from odp.models.local_training import LocalTraining
 from odp.models.rated_items import RatedItems
 from odp.models.trained import TestedModel, tested_model_of, tested_models
 from odp.numerics.arrays import Float32Array
-from odp.task import Question, check_catalogue
 from odp.v1 import common_pb2
 from odp.wire.model import ModelVersion
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from odp.algorithms.quantiles.task import Quantiles
-from odp.task import Cohort, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2, statistics_pb2
 
 _BINS = 6

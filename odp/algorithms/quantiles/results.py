@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, quantile
+from odp.algorithms.estimates import CONFIDENCE, Estimate, quantile
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array
 

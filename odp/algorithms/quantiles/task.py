@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from odp import _validate
+from odp.algorithms.question import Question
 from odp.errors import ConfigurationError
 from odp.models.events import Events, table_of
-from odp.task import Question
 from odp.v1 import common_pb2
 
 _TABLE = "ratings"

@@ -7,15 +7,36 @@ import math
 
 from odp import _validate
 from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS
-from odp.algorithms.local_statistics.terms import ReportTerms, resolve
+from odp.algorithms.local_statistics.config import resolve
+from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON
 from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_k_rr
-from odp.v1 import local_statistics_pb2, statistics_pb2
+from odp.v1 import common_pb2, local_statistics_pb2, statistics_pb2
 
 #: A report's epsilon is found to this part of itself, never above what the budget allows.
 _TOLERANCE = 1e-4
 # Reports that the round takes, over its goal: those that arrive before it closes are not refused.
 _ROOM = 2
+_CORRUPT_FRACTION = 0.1
+
+
+def write(
+    definition: common_pb2.TaskDefinition,
+    queries: list[statistics_pb2.StatisticsQuery],
+    *,
+    corrupt_fraction: float | None,
+) -> None:
+    """Writes the queries into a definition that has its privacy and cohort.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+    corrupt = _CORRUPT_FRACTION if corrupt_fraction is None else corrupt_fraction
+    shuffled = resolve_shuffled(
+        queries, epsilon=definition.privacy.epsilon, delta=definition.privacy.delta, goal=definition.cohort.goal,
+        honest=honest_reports(definition.cohort.minimum, corrupt),
+    )  # fmt: skip
+    definition.shuffled_statistics.CopyFrom(shuffled)
 
 
 def honest_reports(minimum: int, corrupt_fraction: float) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odp import _validate
-from odp.algorithms.dense.quantile import CONFIDENCE, Estimate, deviations, quantile
 from odp.algorithms.dense.quotient import quotient_interval
+from odp.algorithms.estimates import CONFIDENCE, Estimate, deviations, quantile
 from odp.errors import ConfigurationError
 from odp.identity import normal
 from odp.numerics.arrays import Float64Array

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from odp.aggregation.table import DEFAULT
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
-from odp.task import Cohort, UserLevelDP
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2, statistics_pb2
 
 _BINS = 6

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.dense.quantile import CONFIDENCE
+from odp.algorithms.estimates import CONFIDENCE
 from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
 from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part
 from odp.algorithms.statistics.picture import draw

@@ -32,13 +32,13 @@ from dataclasses import dataclass, field
 
 from odp._validate import identifier, one_of, strict_keywords
 from odp.aggregation.table import DEFAULT
+from odp.algorithms.question import Question
+from odp.algorithms.registry import part_of
 from odp.algorithms.statistics.config import Histogram, Mean, resolve
 from odp.errors import ConfigurationError
-from odp.task import Question, without_rounds
 from odp.v1 import common_pb2
 
 AGGREGATOR, SHUFFLE, LOCAL = "aggregator", "shuffle", "local"
-_CORRUPT_FRACTION = 0.1
 
 
 @strict_keywords
@@ -94,18 +94,9 @@ class Statistics(Question):
             definition.statistics.CopyFrom(resolved)
             return definition
         messages = [query.to_proto(name) for name, query in self.queries.items()]
+        # The algorithm of this trust imports what is here, so the table finds it.
         if self.trust == SHUFFLE:
-            from odp.algorithms.shuffled_statistics.config import honest_reports, resolve_shuffled
-
-            corrupt = _CORRUPT_FRACTION if self.corrupt_fraction is None else self.corrupt_fraction
-            shuffled = resolve_shuffled(
-                messages, epsilon=privacy.epsilon, delta=privacy.delta, goal=definition.cohort.goal,
-                honest=honest_reports(self.cohort.minimum, corrupt),
-            )  # fmt: skip
-            definition.shuffled_statistics.CopyFrom(shuffled)
-            return definition
-        from odp.algorithms.local_statistics.terms import resolve as resolve_reports
-
-        definition.local_statistics.reports.CopyFrom(resolve_reports(messages, report_epsilon=privacy.epsilon))
-        definition.local_statistics.most_reports = definition.cohort.goal
-        return without_rounds(definition)
+            part_of("shuffled_statistics", "config").write(definition, messages, corrupt_fraction=self.corrupt_fraction)
+        else:
+            part_of("local_statistics", "config").write(definition, messages)
+        return definition

@@ -9,7 +9,7 @@ from odp.algorithms.usable_count.places import SIZE
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.glm import Glm
-from odp.task import Cohort
+from odp.protocol.terms import Cohort
 from odp.v1 import common_pb2, statistics_pb2
 
 _DELTA = 1e-6

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from odp._validate import strict_keywords
+from odp.algorithms.question import Question
 from odp.algorithms.usable_count.places import SIZE
 from odp.algorithms.usable_count.reads import read_part
-from odp.task import Question
 from odp.v1 import common_pb2
 
 

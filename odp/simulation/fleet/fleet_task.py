@@ -11,15 +11,17 @@ from odp.aggregation.table import DEFAULT
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.local_seam import LocalReporter
+from odp.algorithms.question import Question
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm
 from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.protocol.terms import FULL, Cohort, UserLevelDP
 from odp.simulation.fleet.device_data import DeviceData
 from odp.simulation.fleet.plan import Plan
 from odp.simulation.fleet.scenario import Scenario
-from odp.task import FULL, Cohort, Question, Task, UserLevelDP
+from odp.task import Task
 from odp.task_file import AnyTask, load_task
 
 POPULATION = "fleet"

@@ -24,8 +24,8 @@ from odp.models.glm import Glm
 from odp.models.glm.training import difference
 from odp.numerics.arrays import Float32Array
 from odp.privacy.accounting import epsilon
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import check_definition
-from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2
 from odp.wire.model import Slices
 

@@ -19,8 +19,8 @@ from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.privacy.accounting import epsilon
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import check_definition
-from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2
 from odp.wire.model import Slices
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import odp
-from odp.algorithms.dense.quantile import Estimate
+from odp.algorithms.estimates import Estimate
 from odp.algorithms.model_evaluation.curves import Histograms
 from odp.algorithms.model_evaluation.results import EvaluationResults
 from odp.numerics.arrays import Float64Array

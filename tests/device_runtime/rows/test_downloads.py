@@ -29,8 +29,9 @@ from odp.algorithms.dpam.data import RatingsData
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import Busy, ServiceError, StaleModel
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.transport.backpressure import Patience
 from odp.transport.channel import CHUNK_BYTES, connect
 from odp.transport.logs import Log

@@ -26,8 +26,8 @@ from odp.models.litert.trained_towers import TrainedTowers
 from odp.models.litert.trainer import LocalSteps, Measured
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Int64Array
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import check_definition
-from odp.task import Cohort, UserLevelDP
 from odp.v1 import common_pb2, federated_pb2
 from odp.wire.model import Slices
 

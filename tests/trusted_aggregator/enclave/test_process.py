@@ -28,8 +28,9 @@ from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.ledger_entry import ReleaseState
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import open_task
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator.boundary.interface import Status, Submit

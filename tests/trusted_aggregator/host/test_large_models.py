@@ -25,8 +25,9 @@ from odp.evaluation.noise import NoNoise
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.glm import Glm
+from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import model_sha256, open_manifest, sign_manifest
-from odp.task import Cohort, Task, UserLevelDP
+from odp.task import Task
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder

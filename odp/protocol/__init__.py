@@ -1,0 +1,1 @@
+"""What parties write to each other."""
