@@ -308,8 +308,6 @@ def test_of_what_its_code_imports_late_the_rehearsal_has_loaded_all_that_an_encl
     matrices = {f"scipy.{name}" for name in matrices}
     assert late - simulated - apps - matrices == {
         "keras",
-        "odp.crypto.pir",
-        "odp.crypto.pir.shape",
         "odp.datasets.examples",
     }
 
