@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 from odp.classifier import Classifier
 from odp.errors import ConfigurationError
-from odp.item_export import released_model, simulated_model
+from odp.item_export import FinishedRun, released_model, simulated_model
 from odp.signed.task import open_task
 
 if TYPE_CHECKING:
     from odp.client import Connection, TaskHandle
-    from odp.simulation.engine import RunResult
     from odp.v1 import server_pb2
 
 
-def export_classifier(source: RunResult | TaskHandle, path: str | Path | None = None) -> Classifier:
+def export_classifier(source: FinishedRun | TaskHandle, path: str | Path | None = None) -> Classifier:
     """The trained model of classes, which names them as its task does; written to a file where ``path`` says so.
 
     ``facts`` of the result are those of ``odp.export_items``: of a server's task, the release that the model ends with
@@ -31,9 +30,7 @@ def export_classifier(source: RunResult | TaskHandle, path: str | Path | None = 
       AttestationError: the aggregator's evidence is not accepted.
       ServiceError: the server does not answer, or the release is not of this task.
     """
-    from odp.simulation.engine import RunResult
-
-    if isinstance(source, RunResult):
+    if isinstance(source, FinishedRun):
         trained = simulated_model(source)
         classifier = Classifier.of(source.task.definition(), trained.model, trained.facts)
     elif hasattr(source, "connection"):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -26,8 +26,9 @@ from odp.v1 import common_pb2
 if TYPE_CHECKING:
     from odp.catalogues.catalogue import Catalogue
     from odp.client import Connection, TaskHandle
+    from odp.numerics.arrays import Float64Array
     from odp.privacy.events import Event
-    from odp.simulation.engine import RunResult
+    from odp.task import Task
     from odp.v1 import server_pb2
     from odp.wire.model import ModelVersion
 
@@ -35,6 +36,41 @@ SIMULATED = "simulated, no signature"
 NOT_PRIVATE = "not private: trained without noise"
 _NOT_CHECKED = "not checked against an attested aggregator: no reference values were given"
 _INDEX = ".index"
+
+
+@runtime_checkable
+class FinishedRun(Protocol):
+    """What an export takes of a finished simulation, an ``odp.RunResult``; a program exports without a simulator."""
+
+    @property
+    def task(self) -> Task:
+        """What was trained."""
+        ...
+
+    @property
+    def model(self) -> ModelVersion:
+        """The final model."""
+        ...
+
+    @property
+    def charges(self) -> tuple[tuple[Event, ...], ...]:
+        """By round."""
+        ...
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there was noise."""
+        ...
+
+    @property
+    def epsilon(self) -> float:
+        """Spent by all releases; infinity without noise."""
+        ...
+
+    @property
+    def item_counts(self) -> Float64Array:
+        """Of the items, as the noisy counts have them; float64 [m], [0] without items."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,7 +102,7 @@ def check_export(path: Path) -> None:
 
 
 def export_items(
-    source: RunResult | TaskHandle, path: str | Path, *, item_keys: Sequence[str] | None = None
+    source: FinishedRun | TaskHandle, path: str | Path, *, item_keys: Sequence[str] | None = None
 ) -> ItemTable:
     """Writes the items of a trained recommender to a file for other tools, and returns them.
 
@@ -91,12 +127,10 @@ def export_items(
       DataError: the model has numbers that are not finite.
       ServiceError: the server does not answer, or the release is not of this task.
     """
-    from odp.simulation.engine import RunResult
-
     target = Path(path)
     check_export(target)
     item_keys = None if item_keys is None else checked_keys(item_keys, name="item_keys")
-    if isinstance(source, RunResult):
+    if isinstance(source, FinishedRun):
         trained = simulated_items(source, item_keys)
     elif not hasattr(source, "connection"):
         raise ConfigurationError(
@@ -117,7 +151,7 @@ class TrainedModel:
     facts: dict[str, str]
 
 
-def simulated_model(result: RunResult) -> TrainedModel:
+def simulated_model(result: FinishedRun) -> TrainedModel:
     """The model of a simulation; its facts say that nobody signed it."""
     definition = result.task.definition()
     task = common_pb2.SignedTask(definition=definition.SerializeToString(deterministic=True))
@@ -127,7 +161,7 @@ def simulated_model(result: RunResult) -> TrainedModel:
     return TrainedModel(task, result.model, facts | {"signature": SIMULATED})
 
 
-def simulated_items(result: RunResult, item_keys: Sequence[str] | None = None) -> TrainedItems:
+def simulated_items(result: FinishedRun, item_keys: Sequence[str] | None = None) -> TrainedItems:
     """The items of a simulation; their facts say that nobody signed them. Raises as ``export_items``."""
     trained, model = simulated_model(result), result.task.model
     catalogue = model.catalogue if isinstance(model, MatrixFactorization) else None
