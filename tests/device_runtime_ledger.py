@@ -34,6 +34,6 @@ def prepare(store: Store, participation: Participation, *, local_parameters: byt
 def participation(round: int = 0, *, task: bytes = TASK, epsilon: float = 8.0) -> Participation:
     return Participation(
         task_sha256=task, round=round, contribution_id=b"c" * 32, model_sha256=b"m" * 32, recipient=b"r" * 32,
-        epsilon=epsilon, delta=1e-6, policy_sha256=b"p" * 32, image_digest="sha384:x", time=5.0, payload=b"payload",
+        epsilon=epsilon, delta=1e-6, policy_sha256=b"p" * 32, image_digest="sha384:x", time=5.0, report=b"report",
         sealed=b"sealed",
     )  # fmt: skip

@@ -12,7 +12,7 @@ sessions and reports of local trust (``pipeline.py``).
 5. the rows that the device needs, if any                    as the task says: ``device_runtime.rows.retrieval``
 6. * the data are read; clip, quantise                       for a fixed time, of which the rest is for 7
 7. mask, encrypt; the store: PREPARED, bytes to send, local  one transaction
-   parameters
+   parameters; a report that is private by itself
 8. ``Submit`` or ``SubmitStream``                            the enclave counts one contribution per id
 9. the store: SENT or REFUSED, bytes erased                  one transaction; REFUSED, and uncharged, only if the
                                                              enclave signed that these bytes can never count
@@ -23,8 +23,9 @@ in its time is the empty contribution (``contribution.py``).
 
 Before 7 a device that comes back starts again, after 7 it sends the stored bytes again; it never seals twice for one
 opening of a round. So the server sees at most one contribution of a device to it, whatever the device's local data
-became in between. After one that its enclave signed to be void, the next may come (``void_openings.py``). A pause, or
-an opting out, takes effect at each of these places, the last of them 7's transaction and 8.
+became in between. After one that its enclave signed to be void, the next may come (``void_openings.py``); a report that
+is private by itself goes from 2 to 7 then, and is the same one. A pause, or an opting out, takes effect at each of
+these places, the last of them 7's transaction and 8.
 
 Before 1, a device whose contribution to this or another round the enclave signed to be void takes that charge back. For
 that it verifies the log and the aggregator's evidence, as in 2.
@@ -45,7 +46,7 @@ from device_runtime.network.services import Services, Traffic
 from device_runtime.round.admission import NO_TOKEN, Admission
 from device_runtime.round.computations import NO_KEYS
 from device_runtime.round.computing_processes import ComputingProcesses
-from device_runtime.round.contribution import Contribution, require_trainable, without_rows
+from device_runtime.round.contribution import require_trainable, without_rows
 from device_runtime.round.door import Door
 from device_runtime.round.gate import Gate
 from device_runtime.round.made_examples import MadeExamples
@@ -54,6 +55,7 @@ from device_runtime.round.round_keys import require_round_key
 from device_runtime.round.verification import Records
 from device_runtime.round.void_openings import is_answered, named_void, take_back, takes_part_again
 from device_runtime.rows.retrieval import Retrievals, SealedRows, asks_enclave
+from device_runtime.store.reports import prepare_again
 from device_runtime.store.schema import Identity, Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
@@ -169,14 +171,17 @@ class Participant:
         distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
         aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
         to = self._destination(store, work, aggregator)
-        prepared = store.participation(task, work.round)
+        prepared, report = store.participation(task, work.round), b""
         if prepared is not None and prepared.recipient != work.hpke_key:
             if not takes_part_again(store, prepared, work):
                 return Outcome.SETTLED
-            prepared = None
+            report, prepared = prepared.report or b"", None
         if prepared is None:
             token = self.tokens.contribution_token(work, store.identity().secret, traffic)
-            prepared = self._prepare(store, work, distributor, aggregator, logged, token, traffic)
+            if report:
+                prepared = self._prepare_again(store, work, report, distributor, aggregator, token)
+            else:
+                prepared = self._prepare(store, work, distributor, aggregator, logged, token, traffic)
         return self._send(store, work, prepared, aggregator, to, traffic)
 
     def admitted(self, store: Store, work: Work) -> Logged:
@@ -287,11 +292,21 @@ class Participant:
             self.gate.after_data(store, model.terms)
             made = contributing.contribution(slices)
             record = self._record(work, distributor, aggregator)
-            participation = self._sealed(work, identity, aggregator.enclave, made, record=record, token=token)
+            participation = self._sealed(work, identity, aggregator.enclave, made.payload, record=record, token=token)
             store.prepare(
                 participation, local_parameters=made.local_parameters, task=model.signed_task, terms=model.terms
             )
             contributing.leave()
+        return participation
+
+    def _prepare_again(
+        self, store: Store, work: Work, report: bytes, distributor: Checked | None, aggregator: Checked, token: bytes
+    ) -> Participation:
+        """Seals the report of a void opening for this one: the data are not read again."""
+        self.gate.after_data(store, work.terms)
+        record = self._record(work, distributor, aggregator)
+        participation = self._sealed(work, store.identity(), aggregator.enclave, report, record=record, token=token)
+        prepare_again(store, participation, terms=work.terms)
         return participation
 
     def _sealed(
@@ -299,33 +314,46 @@ class Participant:
         work: Work,
         identity: Identity,
         aggregator: VerifiedEnclave,
-        made: Contribution,
+        payload: bytes,
         *,
         record: bytes,
         token: bytes,
     ) -> Participation:
         """What is stored and sent: encrypted to the aggregator's enclave."""
         model = work.model
-        payload, host_part = half_of(model.definition.cohort).split(
-            made.payload, task_sha256=model.task_sha256, round=work.round, random_bytes=self.random_bytes
+        enclave_part, host_part = half_of(model.definition.cohort).split(
+            payload, task_sha256=model.task_sha256, round=work.round, random_bytes=self.random_bytes
         )
-        terms = model.definition.privacy
-        participation = Participation(
+        contribution = aggregator_pb2.Contribution(
             task_sha256=model.task_sha256,
             round=work.round,
-            contribution_id=domains.contribution_id(identity.secret, model.task_sha256, work.round),
             model_sha256=model.model_sha256,
-            recipient=b"",
-            epsilon=terms.epsilon,
-            delta=terms.delta,
-            policy_sha256=b"",
-            image_digest="",
+            contribution_id=domains.contribution_id(identity.secret, model.task_sha256, work.round),
+            pseudonym=domains.pseudonym(identity.secret, model.task_sha256),
+            payload=enclave_part,
+            token=token or NO_TOKEN,
+        )
+        # Where the host gets a part, the enclave's is short, however long the contribution is.
+        large = work.large and not work.host_bytes
+        context = domains.large_contribution_info if large else domains.contribution_info
+        seal = segments.seal_segments if large else hpke.seal
+        info = context(model.task_sha256, work.round, model.model_sha256, aggregator.policy.sha256)
+        return Participation(
+            task_sha256=model.task_sha256,
+            round=work.round,
+            contribution_id=contribution.contribution_id,
+            model_sha256=model.model_sha256,
+            recipient=work.hpke_key,
+            epsilon=model.definition.privacy.epsilon,
+            delta=model.definition.privacy.delta,
+            policy_sha256=aggregator.policy.sha256,
+            image_digest=aggregator.image_digest,
             time=self.clock(),
             record=record,
-            payload=payload,
+            report=None if work.terms.local is None else payload,
+            sealed=seal(work.hpke_key, contribution.SerializeToString(), info) + host_part,
             token=token,
         )
-        return _sealed_to(aggregator, participation, identity, work, host_part=host_part)
 
     def _fetch(
         self, work: Work, keys: Int64Array, distributor: Checked | None, logged: Logged, traffic: Traffic
@@ -418,30 +446,3 @@ def _parts(prepared: Participation, work: Work) -> tuple[bytes, bytes]:
     """(what is sealed to the enclave, the part of the aggregator's host or nothing)."""
     stored = prepared.sealed or b""
     return stored[: len(stored) - work.host_bytes], stored[len(stored) - work.host_bytes :]
-
-
-def _sealed_to(
-    aggregator: VerifiedEnclave, participation: Participation, identity: Identity, work: Work, *, host_part: bytes
-) -> Participation:
-    line = participation
-    # Where the host gets a part, the enclave's is short, however long the contribution is.
-    large = work.large and not work.host_bytes
-    contribution = aggregator_pb2.Contribution(
-        task_sha256=line.task_sha256,
-        round=line.round,
-        model_sha256=line.model_sha256,
-        contribution_id=line.contribution_id,
-        pseudonym=domains.pseudonym(identity.secret, line.task_sha256),
-        payload=line.payload,
-        token=line.token or NO_TOKEN,
-    )
-    context = domains.large_contribution_info if large else domains.contribution_info
-    seal = segments.seal_segments if large else hpke.seal
-    info = context(line.task_sha256, line.round, line.model_sha256, aggregator.policy.sha256)
-    return dataclasses.replace(
-        line,
-        sealed=seal(work.hpke_key, contribution.SerializeToString(), info) + host_part,
-        recipient=work.hpke_key,
-        policy_sha256=aggregator.policy.sha256,
-        image_digest=aggregator.image_digest,
-    )

@@ -5,6 +5,7 @@ and the enclave signs so (``VoidedKey`` of common.proto). Nothing that rests on 
 device takes the charge back. It does so once it hears of it, from the key of this round or of any other of its
 population, also long after others filled the round under another key. Where the round itself is open again, the device
 contributes once more. So it does where the enclave signed a refusal of its bytes: they never counted under that key.
+A report that is private by itself is sent once more as it is: a second randomisation would cost a second charge.
 
 Without such a signature the contribution may have counted: it stays charged, and no second one follows. A device has
 one line per round, with the key that its newest contribution was sealed to. What it sent to another key than the void
@@ -42,7 +43,7 @@ def is_answered(before: Participation, work: Work) -> bool:
     if before.recipient == work.hpke_key or not before.recipient:
         return has_answer
     if before.state is State.REFUSED:
-        return not _may_repeat(work)
+        return not _may_repeat(before, work)
     return has_answer and all(opening.hpke_key != before.recipient for opening in _voided(work))
 
 
@@ -77,12 +78,15 @@ def takes_part_again(store: Store, before: Participation, work: Work) -> bool:
         # What is sealed already may have left, and may have been counted.
         store.give_up(before.task_sha256, before.round)
         return False
-    return _may_repeat(work)
+    return _may_repeat(before, work)
 
 
-def _may_repeat(work: Work) -> bool:
-    # A report that is private by itself costs what left the device, whether or not it counted.
-    return work.model.terms.local is None
+def _may_repeat(before: Participation, work: Work) -> bool:
+    if work.terms.local is None:
+        return True
+    # What left the device costs, whether or not it counted, so only this report may leave again. It says nothing of
+    # another model than its own.
+    return before.report is not None and before.model_sha256 == work.model.model_sha256
 
 
 def _voided(work: Work) -> Sequence[common_pb2.VoidedKey]:

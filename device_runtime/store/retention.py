@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from device_runtime.store.database import Database, errors
+from device_runtime.store.reports import erase_reports
 from odp import _validate
 from odp._settings_file import load_settings
 from odp.errors import ConfigurationError, StateError
@@ -42,6 +43,7 @@ class Retention:
       local: the developer's local data, after a value was last set.
       downloads: downloaded data, after they were downloaded.
       local_parameters: of a task, after its last contribution.
+      reports: those that are private by themselves, for a round that opens again, after they were made.
       assignments: rounds that the device was asked for.
       records: what was verified before a contribution, counted from the contribution; those that no ledger names go
         after this time, too.
@@ -53,6 +55,7 @@ class Retention:
     local: float | None = 365.0
     downloads: float | None = 90.0
     local_parameters: float | None = 365.0
+    reports: float | None = 30.0
     assignments: float | None = 365.0
     records: float | None = 365.0
 
@@ -112,7 +115,7 @@ _KEYS = {"local_data": "(service, key)", "downloads": "(service, key)", "downloa
 
 
 def prune(database: Database, retention: Retention, *, now: float, most: int = _MOST_ROWS) -> int:
-    """Deletes rows older than their period, at most ``most`` per table; returns their number.
+    """Deletes rows and reports older than their period, at most ``most`` per table; returns their number.
 
     A later call goes on where one stopped. ``now`` is in seconds since the epoch; see above for a clock that jumps.
 
@@ -134,6 +137,8 @@ def prune(database: Database, retention: Retention, *, now: float, most: int = _
                 f"DELETE FROM {table} WHERE {key} IN (SELECT {key[1:-1]} FROM {table} WHERE {old} LIMIT ?2)",
                 (now - days * _DAY, most),
             )
+        if retention.reports is not None:
+            deleted += erase_reports(database, before=now - retention.reports * _DAY)
         return deleted
 
 

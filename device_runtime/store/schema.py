@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from odp.errors import Refusal
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 SECRET_BYTES = 32
 ID_BYTES = 16
 #: In place of the hash of a device's data: the person erased them, so nobody fills them in again.
@@ -48,6 +48,8 @@ _KEYED = ("CREATE TABLE keyed_ratings (key TEXT PRIMARY KEY, value REAL NOT NULL
 _IDS = ("ALTER TABLE ratings ADD COLUMN id TEXT",)
 # Its key in a catalogue, by which a task that names one finds the item; NULL where apps gave numbers.
 _KEYS = ("ALTER TABLE ratings ADD COLUMN key TEXT",)
+# Earlier versions stored every payload until it was answered, and read none.
+_REPORTS = ("ALTER TABLE participations RENAME COLUMN payload TO report", "UPDATE participations SET report = NULL")
 #: What this version has more than version 2, and that it is this version.
 ADDED = (
     # What the device's apps saw happen; never changed, only forgotten.
@@ -86,16 +88,18 @@ ADDED = (
     *_KEYED,
     *_IDS,
     *_KEYS,
+    *_REPORTS,
     f"PRAGMA application_id={_APPLICATION_ID}",
     f"PRAGMA user_version={SCHEMA_VERSION}",
 )
 CREATE = (*_BASE, *ADDED)
 #: What an encrypted store of an earlier version lacks, by that version.
 UPGRADES = {
-    5: (*_EXAMPLES, *_KEYED, *_IDS, *_KEYS, f"PRAGMA user_version={SCHEMA_VERSION}"),
-    6: (*_KEYED, *_IDS, *_KEYS, f"PRAGMA user_version={SCHEMA_VERSION}"),
-    7: (*_IDS, *_KEYS, f"PRAGMA user_version={SCHEMA_VERSION}"),
-    8: (*_KEYS, f"PRAGMA user_version={SCHEMA_VERSION}"),
+    5: (*_EXAMPLES, *_KEYED, *_IDS, *_KEYS, *_REPORTS, f"PRAGMA user_version={SCHEMA_VERSION}"),
+    6: (*_KEYED, *_IDS, *_KEYS, *_REPORTS, f"PRAGMA user_version={SCHEMA_VERSION}"),
+    7: (*_IDS, *_KEYS, *_REPORTS, f"PRAGMA user_version={SCHEMA_VERSION}"),
+    8: (*_KEYS, *_REPORTS, f"PRAGMA user_version={SCHEMA_VERSION}"),
+    9: (*_REPORTS, f"PRAGMA user_version={SCHEMA_VERSION}"),
 }
 #: Without these no limit can be kept: a store that lost a row of them is not rebuilt.
 LEDGER_TABLES = ("identity", "person", "tasks", "participations", "answers", "secagg_attempts")
@@ -131,11 +135,13 @@ class Participation:
     """A line of the device's own ledger.
 
     ``epsilon`` and ``delta`` are the terms of the whole task, ``policy_sha256`` and ``image_digest`` those of the
-    aggregator's enclave that the contribution was encrypted to, ``time`` is in seconds since the epoch. ``payload``,
-    ``token`` and ``sealed`` are what is still to be sent: None once there is nothing more to send. Of a masked
-    contribution, ``payload`` is the enclave's half alone, and ``sealed`` ends with the masked vector: the vector is
-    never stored. ``record`` is the SHA-256 of what was verified before (``verification.py``), or empty where the host
-    keeps none.
+    aggregator's enclave that the contribution was encrypted to, ``time`` is in seconds since the epoch. ``token`` and
+    ``sealed`` are what is still to be sent: None once there is nothing more to send. Of a masked contribution,
+    ``sealed`` ends with the masked vector. ``record`` is the SHA-256 of what was verified before (``verification.py``),
+    or empty where the host keeps none.
+
+    ``report`` is the payload, where that is private by itself. It outlives the answer, since a further opening of the
+    round may get this report and no other one.
     """
 
     task_sha256: bytes
@@ -151,7 +157,7 @@ class Participation:
     record: bytes = b""
     state: State = State.PREPARED
     refusal: Refusal | None = None
-    payload: bytes | None = field(default=None, repr=False)
+    report: bytes | None = field(default=None, repr=False)
     sealed: bytes | None = field(default=None, repr=False)
     token: bytes | None = field(default=None, repr=False)
 
@@ -172,7 +178,7 @@ class Assignment:
 
 COLUMNS = (
     "task_sha256, round, contribution_id, model_sha256, recipient, epsilon, delta, policy_sha256, image_digest, time, "
-    "record, state, refusal, payload, sealed, token"
+    "record, state, refusal, report, sealed, token"
 )
 
 
@@ -181,6 +187,6 @@ def participation_of(row: tuple) -> Participation:  # type: ignore[type-arg]  # 
     return Participation(
         task_sha256=row[0], round=row[1], contribution_id=row[2], model_sha256=row[3], recipient=row[4],
         epsilon=row[5], delta=row[6], policy_sha256=row[7], image_digest=row[8], time=row[9], record=row[10],
-        state=State(row[11]), refusal=None if row[12] is None else Refusal(row[12]), payload=row[13], sealed=row[14],
+        state=State(row[11]), refusal=None if row[12] is None else Refusal(row[12]), report=row[13], sealed=row[14],
         token=row[15],
     )  # fmt: skip

@@ -7,7 +7,7 @@ lies at ``devices/<nn>/<number>.sqlite``.
 A participation goes through ``PREPARED -> SENT | REFUSED``; later, one to a void opening of its round is REFUSED. It is
 PREPARED, with the exact bytes to send, before the first byte leaves: a device that dies in between sends the same
 bytes again, and never makes a second contribution to the same opening. The bytes are erased as soon as an answer is
-stored, or the task has moved on to another round.
+stored, or the task has moved on to another round; a report that is private by itself stays longer (``reports.py``).
 """
 
 from __future__ import annotations
@@ -385,17 +385,17 @@ class Store(Database):
             self._connection.execute("VACUUM")
 
     def end_task(self, task_sha256: bytes) -> None:
-        """Erases the queued upload of a task that was ended; it may have counted before, so it stays charged."""
+        """Erases uploads and reports of a task that was ended; they may have counted before, so they stay charged."""
         with self.transaction():
             self._forget("task_sha256 = ?", (task_sha256,))
 
     def _forget(self, where: str, arguments: tuple[object, ...]) -> None:
-        """Erases the queued upload and the local parameters. The upload may have arrived, so it stays charged."""
-        self._erase_bytes(f"state = 'PREPARED' AND {where}", arguments)
+        """Erases uploads, reports and local parameters. What was queued may have arrived, so it stays charged."""
+        self._erase_bytes(where, arguments)
         self._connection.execute(f"DELETE FROM local_parameters WHERE {where}", arguments)
 
     def _erase_bytes(self, where: str, arguments: tuple[object, ...]) -> None:
-        self.execute(f"UPDATE participations SET payload = NULL, sealed = NULL, token = NULL WHERE {where}", arguments)
+        self.execute(f"UPDATE participations SET report = NULL, sealed = NULL, token = NULL WHERE {where}", arguments)
 
     def participation(self, task_sha256: bytes, round: int) -> Participation | None:
         """The device's participation in one round of one task, or None."""
@@ -450,7 +450,7 @@ class Store(Database):
                     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'PREPARED', NULL, ?, ?, ?)",
                     (
                         sha256, round, line.contribution_id, line.model_sha256, line.recipient, line.epsilon,
-                        line.delta, line.policy_sha256, line.image_digest, line.time, line.record, line.payload,
+                        line.delta, line.policy_sha256, line.image_digest, line.time, line.record, line.report,
                         line.sealed, line.token,
                     ),
                 )  # fmt: skip
@@ -471,7 +471,7 @@ class Store(Database):
     def settle(
         self, task_sha256: bytes, round: int, state: State, refusal: Refusal | None = None, *, void: bool = False
     ) -> None:
-        """Stores the aggregator's answer, and erases the bytes to send.
+        """Stores the aggregator's answer, and erases the bytes to send, but no report.
 
         A ``refusal`` that the enclave did not sign comes with SENT: the contribution may have been counted. ``void``
         replaces an earlier answer: the enclave signed that the contribution never counted.
@@ -481,7 +481,7 @@ class Store(Database):
         )
         with self.transaction():
             self.execute(
-                "UPDATE participations SET state = ?, refusal = ?, payload = NULL, sealed = NULL, token = NULL "
+                "UPDATE participations SET state = ?, refusal = ?, sealed = NULL, token = NULL "
                 f"WHERE task_sha256 = ? AND round = ? {unanswered}",
                 (state.value, None if refusal is None else refusal.value, task_sha256, round),
             )

@@ -714,6 +714,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r371_a_server_that_claims_a_void_opening_gets_no_second_contribution"),
         ("R371", "a charge for a round that never had a release", "device_runtime/round/test_void_openings.py::"
          "test_r371_what_counted_in_a_void_opening_costs_nothing_and_the_device_contributes_to_the_next"),
+        ("R371", "a second randomisation for one charge", "device_runtime/round/test_void_openings.py::"
+         "test_r371_a_report_that_is_private_by_itself_is_sent_again_as_it_is_and_paid_once"),
         ("R371", "the end of a round that is charged",
          "security/test_upgrades_under_way.py::test_r371_a_round_that_is_charged_is_never_void"),
         ("R398", "a void round that others filled meanwhile", "device_runtime/round/test_void_openings.py::"

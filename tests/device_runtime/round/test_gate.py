@@ -76,7 +76,7 @@ def test_what_happens_before_a_step_keeps_the_device_from_it(
         ledger = store.ledger()
         assert [line.state for line in ledger] == ([State.PREPARED] if step == "prepared" else [])
         if what.startswith("opt-out"):
-            assert all(line.sealed is line.payload is None for line in ledger)
+            assert all(line.sealed is line.report is None for line in ledger)
             assert store.local_parameters(world.task_id) is None
             return
     # Later it goes on where it was: one contribution, with the bytes that were stored.

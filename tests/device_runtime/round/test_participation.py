@@ -64,7 +64,7 @@ def test_a_device_takes_part_once_and_a_repeated_run_sends_nothing(world: Any) -
     (policy,) = world.reference_values().policy_sha256["aggregator"]
     assert line.policy_sha256.hex() == policy
     assert line.image_digest == world.aggregator.enclave.image
-    assert line.payload is None
+    assert line.report is None
     assert line.sealed is None
 
 
@@ -286,7 +286,7 @@ def test_a_device_seals_once_for_a_round_and_gives_it_up_where_it_comes_back_wit
     with world.store(0) as store:
         (line,) = store.ledger()
         assert len(store.charged()) == 1  # it was counted: nothing says that it was not
-    assert (line.state, line.sealed, line.payload) == (State.PREPARED, None, None)
+    assert (line.state, line.sealed, line.report) == (State.PREPARED, None, None)
 
 
 def test_a_key_by_an_enclave_that_was_renewed_is_used_after_fresh_evidence_alone(world: Any) -> None:
@@ -412,7 +412,7 @@ def test_a_signed_refusal_is_final_costs_nothing_and_leaves_no_bytes_behind(worl
     with world.store(0) as store:
         (line,) = store.ledger()
         assert store.charged() == []
-    assert (line.state, line.refusal, line.payload) == (State.REFUSED, refusal, None)
+    assert (line.state, line.refusal, line.report) == (State.REFUSED, refusal, None)
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -434,7 +434,7 @@ def test_the_end_of_a_task_drops_the_bytes_and_keeps_the_charge(world: Any, sign
         (line,) = store.ledger()
         assert len(store.charged()) == (not signed)
         assert (store.local_parameters(world.task_id) is None) == signed
-    assert (line.payload, line.sealed) == (None, None)
+    assert (line.report, line.sealed) == (None, None)
 
 
 def test_another_model_for_the_same_round_gets_no_second_contribution(world: Any) -> None:

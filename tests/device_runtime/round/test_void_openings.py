@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from device_runtime.person.ledger import TaskTerms, spent
 from device_runtime.person.limits import Limits
-from device_runtime.round.participation import Outcome
+from device_runtime.round.participation import Outcome, Participant
+from device_runtime.store.retention import Retention, prune
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
@@ -19,7 +21,8 @@ from odp.crypto.void_openings import MOST_VOIDED
 from odp.errors import ConfigurationError, PrivacyError, Refusal, ServiceUnavailable
 from odp.privacy.local_charge import LocalCharge
 from odp.signed.task import sign_task, task_sha256
-from odp.v1 import common_pb2
+from odp.v1 import aggregator_pb2, common_pb2
+from tests.device_runtime.conftest import POLICIES
 from tests.device_runtime.round import test_participation as participation
 from tests.device_runtime.round.test_participation import Killed, take_part
 
@@ -97,9 +100,6 @@ def test_a_death_at_either_write_leaves_one_charge_for_the_opening_that_counts(
     take_part(world, 0)
     world.void_round()
 
-    def die(*args: Any, **named: Any) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch:
         patch.setattr(Store, died, die)
         with pytest.raises(Killed):
@@ -118,12 +118,10 @@ def test_a_device_with_a_token_gets_the_same_token_for_the_next_opening(admittin
     assert len(admitting.aggregator.counted) == 1
 
 
-def test_a_report_that_is_private_by_itself_is_not_made_twice(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs what left the device, whether or not it counted: a second one for the same round would cost again."""
-    world.fill([5])
-    take_part(world, 0)
-    world.void_round()
-    charge = LocalCharge((("vector", 1.0),), 1)
+@pytest.fixture
+def private(world: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A world in which each contribution is a report that is private by itself, of which a device may send two."""
+    charge = LocalCharge((("vector", 1.0),), 2)
     real = participation.work_of
 
     def local(world: Any) -> Work:
@@ -132,10 +130,113 @@ def test_a_report_that_is_private_by_itself_is_not_made_twice(world: Any, monkey
         return dataclasses.replace(work, model=dataclasses.replace(work.model, terms=terms))
 
     monkeypatch.setattr(participation, "work_of", local)
-    assert take_part(world, 0) is Outcome.SETTLED
-    assert take_part(world, 0) is Outcome.SETTLED
-    assert len(world.aggregator.submits) == 1
-    assert charged(world) == [], "of releases, there was none"
+    world.fill([5])
+    return world
+
+
+def newest_report(world: Any) -> bytes:
+    """Of the newest contribution that came to the opening of now."""
+    info = domains.contribution_info(world.task_id, world.round, world.model_id, POLICIES["aggregator"].sha256)
+    opened = world.aggregator.enclave.round_key.open(world.aggregator.submits[-1], info)
+    return aggregator_pb2.Contribution.FromString(opened).payload
+
+
+def change_data(world: Any) -> None:
+    """Of device 0: a report that was made now would be another one."""
+    with world.store(0) as store, store.transaction():
+        store.execute("UPDATE ratings SET value = 6 - value")
+
+
+@pytest.mark.parametrize("answer", ["answer", "lose the answer", f"refuse {Refusal.ROUND_CLOSED.value}", "lie 3"])
+def test_r371_a_report_that_is_private_by_itself_is_sent_again_as_it_is_and_paid_once(
+    private: Any, answer: str
+) -> None:
+    """It costs what left the device, whether or not it counted: another randomisation would cost again."""
+    private.aggregator.script = [answer]
+    with contextlib.suppress(ServiceUnavailable):
+        take_part(private, 0)
+    first = newest_report(private)
+    change_data(private)
+    private.void_round()
+    assert take_part(private, 0) is Outcome.SENT
+    assert newest_report(private) == first
+    assert take_part(private, 0) is Outcome.SETTLED
+    assert len(private.aggregator.submits) == 2
+    with private.store(0) as store:
+        assert len(store.charged(refused=True)) == 1
+
+
+@pytest.mark.parametrize("died", ["settle", "prepare_again", "sent"])
+def test_a_death_at_either_write_sends_the_same_report_once_more(
+    private: Any, monkeypatch: pytest.MonkeyPatch, died: str
+) -> None:
+    take_part(private, 0)
+    first = newest_report(private)
+    private.void_round()
+    change_data(private)
+    with monkeypatch.context() as patch:
+        if died == "settle":
+            patch.setattr(Store, "settle", die)
+        elif died == "prepare_again":
+            patch.setattr("device_runtime.round.participation.prepare_again", die)
+        else:
+            patch.setattr(Participant, "_send", die)
+        with pytest.raises(Killed):
+            take_part(private, 0)
+    assert take_part(private, 0) is Outcome.SENT
+    assert newest_report(private) == first
+    with private.store(0) as store:
+        assert [one.round for one in store.charged(refused=True)] == [0]
+
+
+@pytest.mark.parametrize("why", ["another model", "an opt-out", "its age", "an erasure", "no signature"])
+def test_r371_no_report_that_is_private_by_itself_is_made_for_a_round_twice(private: Any, why: str) -> None:
+    """Where the report of before cannot be sent, none is."""
+    take_part(private, 0)
+    if why == "no signature":
+        private.open_again()
+    else:
+        private.void_round()
+    with private.store(0) as store:
+        if why == "another model":
+            with store.transaction():
+                store.execute("UPDATE participations SET model_sha256 = ?", (bytes(32),))
+        elif why == "an opt-out":
+            store.change_person(lambda person: person.with_opt_out("films", 1.0))
+            store.change_person(lambda person: dataclasses.replace(person, opt_outs={}))
+        elif why == "its age":
+            (line,) = store.ledger()
+            for day in (29, 30, 31):
+                prune(store, Retention(), now=line.time + day * 86_400.0)
+                assert (store.ledger()[0].report is None) == (day == 31)
+        elif why == "an erasure":
+            store.erase()
+    assert take_part(private, 0) is Outcome.SETTLED
+    assert len(private.aggregator.submits) == 1
+    with private.store(0) as store:
+        assert [one.round for one in store.charged(refused=True)] == [0]
+
+
+def test_a_report_goes_with_the_next_round_and_no_other_contribution_leaves_one(private: Any) -> None:
+    take_part(private, 0)
+    private.close_round()
+    assert take_part(private, 0) is Outcome.SENT
+    with private.store(0) as store:
+        assert [one.report is None for one in store.ledger()] == [True, False]
+
+
+def test_what_is_private_in_sums_alone_leaves_no_report(world: Any) -> None:
+    world.fill([5])
+    world.aggregator.script = ["unavailable"]
+    with pytest.raises(ServiceUnavailable):
+        take_part(world, 0)
+    with world.store(0) as store:
+        (line,) = store.ledger()
+        assert line.report is None
+
+
+def die(*args: Any, **named: Any) -> None:
+    raise Killed
 
 
 def next_round(world: Any) -> None:
@@ -197,7 +298,7 @@ def line_of_another_task(world: Any, recipient: bytes) -> bytes:
     terms = TaskTerms.of(definition, task_sha256(task))
     line = Participation(
         task_sha256=terms.task_sha256, round=2, contribution_id=bytes(32), model_sha256=bytes(32), recipient=recipient,
-        epsilon=8.0, delta=1e-6, policy_sha256=bytes(32), image_digest="", time=0.0, payload=b"p", sealed=b"s",
+        epsilon=8.0, delta=1e-6, policy_sha256=bytes(32), image_digest="", time=0.0, sealed=b"s",
     )  # fmt: skip
     with world.store(0) as store:
         store.prepare(line, local_parameters=None, task=task, terms=terms)
@@ -224,9 +325,6 @@ def test_r398_a_device_that_dies_before_it_stores_what_it_takes_back_does_so_at_
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled_by_others(world)
-
-    def die(*args: Any, **named: Any) -> None:
-        raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "settle", die)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_runtime_ledger import participation, prepare
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -179,13 +180,16 @@ def test_a_service_has_a_bounded_number_of_examples_and_no_more_than_the_file_ho
     assert examples.count() == 2
 
 
-@pytest.mark.parametrize("version", [5, 6, 7, 8])
+@pytest.mark.parametrize("version", sorted(UPGRADES))
 def test_a_store_of_a_version_before_gets_the_tables_and_keeps_its_rows(tmp_path: Path, version: int) -> None:
     path = store_path(tmp_path, 0)
     with Store.open_or_create(path) as store:
         store.rate(5, 4.5)
+        prepare(store, participation())
         with store.transaction():
-            store.execute("ALTER TABLE ratings DROP COLUMN key")
+            store.execute("ALTER TABLE participations RENAME COLUMN report TO payload")
+            if version < 9:
+                store.execute("ALTER TABLE ratings DROP COLUMN key")
             if version < 8:
                 store.execute("ALTER TABLE ratings DROP COLUMN id")
             if version < 7:
@@ -196,6 +200,7 @@ def test_a_store_of_a_version_before_gets_the_tables_and_keeps_its_rows(tmp_path
     assert version in UPGRADES
     with Store.open(path) as store:
         assert store.ratings().items.tolist() == [5]
+        assert [(line.report, line.sealed) for line in store.ledger()] == [(None, b"sealed")]
         assert store.data("camera").examples.add({"x": [1]}, time=1.0) == 1
     with Store.open(path) as store:
         assert store.count_examples() == 2

@@ -15,7 +15,7 @@ from stores import decrypted
 
 from device_runtime.person.decisions import Person
 from device_runtime.person.limits import Limits
-from device_runtime.store.schema import State
+from device_runtime.store.schema import SCHEMA_VERSION, State
 from device_runtime.store.store import Store, store_path
 from odp.errors import PrivacyError, Refusal, StateError
 from odp.v1 import common_pb2
@@ -90,14 +90,16 @@ def test_a_second_contribution_to_one_round_is_impossible(path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "refusal"), [(State.SENT, None), (State.REFUSED, Refusal.ROUND_CLOSED)], ids=["sent", "refused"]
 )
-def test_an_answer_erases_what_was_kept_for_sending(path: Path, state: State, refusal: Refusal | None) -> None:
+def test_an_answer_erases_what_was_kept_for_sending_but_no_report(
+    path: Path, state: State, refusal: Refusal | None
+) -> None:
     with Store.open_or_create(path) as store:
         prepare(store, participation(), local_parameters=b"1")
         assert store.settled() == []
         store.settle(TASK, 0, state, refusal)
         known = store.participation(TASK, 0)
         assert known is not None
-        assert (known.state, known.refusal, known.payload, known.sealed) == (state, refusal, None, None)
+        assert (known.state, known.refusal, known.report, known.sealed) == (state, refusal, b"report", None)
         store.settle(TASK, 0, State.REFUSED, Refusal.MALFORMED)
         assert store.participation(TASK, 0) == known
         assert store.settled() == [(TASK, 0, known.recipient, state)]
@@ -108,8 +110,8 @@ def test_a_later_round_erases_the_bytes_of_an_unanswered_one(path: Path) -> None
         prepare(store, participation(0), local_parameters=b"1")
         prepare(store, participation(1), local_parameters=b"2")
         first, second = store.ledger()
-    assert (first.state, first.payload, first.sealed) == (State.PREPARED, None, None)
-    assert (second.state, second.payload, second.sealed) == (State.PREPARED, b"payload", b"sealed")
+    assert (first.state, first.report, first.sealed) == (State.PREPARED, None, None)
+    assert (second.state, second.report, second.sealed) == (State.PREPARED, b"report", b"sealed")
 
 
 def test_the_charged_contributions_are_all_but_the_refused_ones_and_know_their_terms(path: Path) -> None:
@@ -160,7 +162,7 @@ def test_an_opt_out_cancels_what_is_queued_and_forgets_parameters_of_that_task_a
         first, second = (store.participation(task, 0) for task in (b"a" * 32, b"b" * 32))
         assert first is not None
         assert second is not None
-        assert (first.payload, first.sealed, second.sealed) == (None, None, b"sealed")
+        assert (first.report, first.sealed, second.sealed) == (None, None, b"sealed")
         assert (store.local_parameters(b"a" * 32), store.local_parameters(b"b" * 32)) == (None, (0, b"local"))
         assert len(store.charged()) == 2  # it may have arrived before
         with pytest.raises(PrivacyError, match="opted out"):
@@ -183,7 +185,7 @@ def test_erasing_leaves_no_byte_of_the_data_in_the_file_and_keeps_the_ledger(pat
     with Store.open_or_create(path) as store:
         identity = store.identity()
         store.fill(np.arange(300), values, filled_from=b"hash of the data")
-        prepare(store, dataclasses.replace(participation(), payload=secret, sealed=secret), local_parameters=secret)
+        prepare(store, dataclasses.replace(participation(), report=secret, sealed=secret), local_parameters=secret)
         kept = [struct.pack(">d", value) for value in values.tolist()] + [secret[:64], b"hash of the data"]
         plain, encrypted = decrypted(path), path.read_bytes()
         assert all(one in plain for one in kept)
@@ -248,8 +250,8 @@ def test_a_missing_store_and_a_store_of_another_version_say_so(path: Path) -> No
     with pytest.raises(StateError, match="does not exist"):
         Store.open(path)
     with Store.open_or_create(path) as store:
-        store._connection.execute("PRAGMA user_version=10")
-    with pytest.raises(StateError, match="version 10"):
+        store._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    with pytest.raises(StateError, match=f"version {SCHEMA_VERSION + 1}"):
         Store.open(path)
 
 
