@@ -26,6 +26,19 @@ class Addresses:
     reference_values: Path
 
 
+def data_of(combination: Combination) -> Ratings | odp.ExampleColumns:
+    """What the devices of a combination's task hold; those of searches hold words beside."""
+    if combination.algorithm in OF_EXAMPLES:
+        owners = np.arange(20) % combination.devices
+        columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
+        return odp.ExampleColumns.of_users(columns, owners)
+    ratings = synthetic_movielens(n_users=DEVICES, n_items=ITEMS, ratings_per_user=5, seed=7)
+    if combination.algorithm == "implicit":
+        seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
+        return Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, n_users=DEVICES, n_items=ITEMS)
+    return ratings
+
+
 def devices_of(
     services: Services | Addresses, combination: Combination, *, population: str = "", folder: Path | None = None,
     examples: odp.ExampleColumns | None = None, durable: bool = False, log: Path | None = None,
@@ -39,19 +52,12 @@ def devices_of(
     population = population or combination.name
     folder = services.root / population if folder is None else folder
     log = Path(f"{folder}.log") if log is None else log
-    ratings = synthetic_movielens(n_users=DEVICES, n_items=ITEMS, ratings_per_user=5, seed=7)
-    if combination.algorithm == "implicit":
-        seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
-        ratings = Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, n_users=DEVICES, n_items=ITEMS)
-    data: dict[str, object] = {"ratings": ratings}
-    if combination.algorithm in OF_EXAMPLES:
-        owners = np.arange(20) % combination.devices
-        columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
-        data = {"examples": odp.ExampleColumns.of_users(columns, owners)}
+    held = data_of(combination)
+    data: dict[str, object] = {"ratings" if isinstance(held, Ratings) else "examples": held}
     if examples is not None:
         data = {"examples": examples}
     if combination.algorithm == "heavy_hitters" and not folder.exists():
-        provision(folder, ratings)
+        provision(folder, held)
         for user, word in enumerate(WORDS):
             with device_runtime.Store.open(device_runtime.store_path(folder, user)) as store:
                 store.data("keyboard").add_event("typed", {"word": word}, time=1e9)
