@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from in_process import InProcess
+
 from odp.crypto import domains
 from odp.errors import StateError
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.restoring import restore
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.control import ControlService
 from trusted_aggregator.host.idle_tasks import IdleTasks
@@ -40,10 +44,9 @@ class StoredHost:
         self.log = io.StringIO()
         log = Log("aggregator", stream=self.log)
         self.storage = SqliteStorage(self.state)
-        self.core = AggregatorCore.restore(
-            self.world.identity, self.storage.records(), self.storage.contributions, noise=self.world.made_by
-        )
-        self.storage.apply(self.core.restored_writes)
+        enclave = EnclaveState(self.world.identity)
+        self.storage.apply(restore(enclave, self.storage.records(), self.storage.contributions))
+        self.core = InProcess(AggregatorCore(enclave, noise=self.world.made_by))
         _resume(self.core, self.storage, [self.world.population], log)
         changes = Changes(self.core, self.storage, failed=self.failures.append)
         modes = HostModes(self.core, self.storage, self.state, log)

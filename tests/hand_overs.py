@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from in_process import InProcess
+
 from odp.crypto import SigningKey
 from odp.crypto.note import Kind, NoteKey
 from odp.enclave.guest import Guest
@@ -20,6 +22,8 @@ from odp.transparency.entries import EndorsementEntry, PolicyEntry, WithdrawalEn
 from odp.transparency.merkle import leaf_hash, root_of
 from odp.v1 import attestation_pb2, hand_over_pb2
 from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.restoring import restore
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.enclave.taking_over import TakingOver
 from trusted_aggregator.state.records import (
     LATER_PREFIXES,
@@ -124,7 +128,7 @@ class Upgrade:
             log=self.endorsers.excerpt(),
         )
 
-    def run(self, step: Step = no_step, *, void_rounds: bool = False) -> AggregatorCore:
+    def run(self, step: Step = no_step, *, void_rounds: bool = False) -> InProcess:
         """The whole hand-over; ``step`` is told after each step, and may raise: that is where all processes die."""
         request = self.request(void_rounds=void_rounds)
         step("asked")
@@ -140,7 +144,7 @@ class Upgrade:
         step("the key was taken")
         return self.adopt(self.world.records, step)
 
-    def adopt(self, records: Mapping[str, bytes], step: Step = no_step) -> AggregatorCore:
+    def adopt(self, records: Mapping[str, bytes], step: Step = no_step) -> InProcess:
         """The new enclave, from the key on."""
         resealed = [
             one
@@ -149,23 +153,24 @@ class Upgrade:
             for one in self.taking.reseal(SealedRecord(key, data))
         ]
         needed = {key: data for key, data in records.items() if not key.startswith(LATER_PREFIXES)}
-        core = AggregatorCore.succeed(self.taking.finish(needed), noise=self.world.made_by)
+        written = self.taking.finish(needed)
+        core = InProcess(AggregatorCore(self.taking.state, noise=self.world.made_by))
         step("the records were read")
         self.stored = {key: data for key, data in records.items() if key.startswith(LEDGER_PREFIX)}
-        self.stored |= {record.key: record.data for record in (*resealed, *core.restored_writes) if record.data}
+        self.stored |= {record.key: record.data for record in (*resealed, *written) if record.data}
         step("the records are on the new disk")
         core.commit()
         step("the records are in force")
         return core
 
-    def restart(self) -> AggregatorCore:
+    def restart(self) -> InProcess:
         """The new enclave from what its host has stored."""
         self.launch()
-        return AggregatorCore.restore(
-            self.identity, dict(self.stored), lambda task, round: (), noise=self.world.made_by
-        )
+        state = EnclaveState(self.identity)
+        restore(state, dict(self.stored), lambda task, round: ())
+        return InProcess(AggregatorCore(state, noise=self.world.made_by))
 
-    def move(self, core: AggregatorCore) -> Any:
+    def move(self, core: InProcess) -> Any:
         """The world, with the new enclave in the place of the old one."""
         self.world.core, self.world.records = core, self.stored
         self.world.identity, self.world.sealed_keys = self.identity, self.sealed_keys

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from in_process import LeafInProcess
 from worlds import conftest_of
 
 from odp.crypto.leaves import leaf_of
@@ -14,7 +15,6 @@ from odp.enclave.policy import EnclavePolicy
 from odp.errors import Refusal
 from odp.v1 import aggregator_pb2, attestation_pb2, leaf_pb2
 from trusted_aggregator.enclave.leaf_core import LeafCore
-from trusted_aggregator.enclave.root_core import RootCore
 
 _conftest: Any = conftest_of("trusted_aggregator")
 World, StatisticsWorld, IMAGE = _conftest.World, _conftest.StatisticsWorld, _conftest.IMAGE
@@ -34,7 +34,7 @@ class LeafWorld:
         """A new process, which knows nothing."""
         launched = self.tree.platform.launch(image_digest=self.image, policy=self.policy.to_bytes(), name="leaf")
         self.identity, _ = EnclaveIdentity.restore_or_create(guest=launched, sealed=None)
-        self.core = LeafCore(self.identity)
+        self.core = LeafInProcess(LeafCore(self.identity))
 
     def greet(self, nonce: bytes) -> leaf_pb2.GreetResponse:
         evidence = self.identity.evidence(nonce)
@@ -64,8 +64,6 @@ class LeafWorld:
 
 class Tree:
     """Mixed into a world: its root has leaves."""
-
-    enclave = RootCore
 
     def __init__(self, platform: Any, population: str, *, leaves: int = 2, **changes: Any) -> None:
         policy = changes.pop("policy", EnclavePolicy(role="aggregator", minimum_cohort=3))

@@ -18,7 +18,8 @@ CLIENTS = "server.clients"
 SERVER = "server.storage.sql:SqlStorage"
 MODELS = "distributor.model_folders:IncomingFolder"
 DISTRIBUTOR = "distributor.servicer:DistributorService"
-CORE = "trusted_aggregator.enclave.core:AggregatorCore"
+ROUNDS = "trusted_aggregator.enclave.rounds:Rounds"
+SUBMISSIONS = "trusted_aggregator.enclave.submissions:Submissions"
 COUNTER = "odp.enclave.platform:EmulatedCounter"
 UPLOAD = "distributor.enclave:Upload"
 SELECT = "distributor.enclave:DistributorCore.select_many"
@@ -174,7 +175,7 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     for name in ("aggregator", "distributor"):
         platform.kill(name)
     distributor = platform.start("distributor", f"enclave/{UPLOAD}.add:after")  # half a model is in the enclave
-    aggregator = platform.start("aggregator", f"enclave/{CORE}.open_round:after")  # opened in its memory alone
+    aggregator = platform.start("aggregator", f"enclave/{ROUNDS}.open_round:after")  # opened in its memory alone
     platform.submit(task)
     platform.ended(distributor)
     # Held by the enclave and on the disk, and nobody heard of it.
@@ -188,17 +189,17 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
         points_of(
             [
                 f"platform/{EVIDENCE}:before",  # a device waits for evidence
-                f"enclave/{CORE}.submit_batch:before:2",
-                f"enclave/{CORE}.submit_batch:after:2",  # counted in its memory, the host does not know
+                f"enclave/{SUBMISSIONS}.submit_batch:before:2",
+                f"enclave/{SUBMISSIONS}.submit_batch:after:2",  # counted in its memory, the host does not know
                 f"enclave/{SPENDING}.charge:before",
                 f"enclave/{SPENDING}.charge:after",  # charged in its memory, not stored
                 f"platform/{COUNTER}.advance:before:3",  # after two at start: the charge is stored, no counter knows
                 f"platform/{COUNTER}.advance:after",  # at the next start: one of the two counters moved
                 f"enclave/{SPENDING}.commit:after",  # charged, no noise was added
-                f"enclave/{CORE}.seal_release:after",  # the release is made, the host does not know
+                f"enclave/{ROUNDS}.seal_release:after",  # the release is made, the host does not know
                 f"{AGGREGATOR}.apply:before:2",  # the host knows, and did not store it
                 f"{AGGREGATOR}.erase:before",  # stored and in force, the contributions still lie there
-                f"enclave/{CORE}.release:after",  # nobody heard of it
+                f"enclave/{ROUNDS}.release:after",  # nobody heard of it
             ]
         ),
         also="server",
@@ -218,7 +219,7 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     platform.kill_inside("aggregator", "enclave")
     platform.up_or_dead(platform.start("aggregator"))
     platform.kill_inside("aggregator", "platform")
-    aggregator = platform.start("aggregator", f"enclave/{CORE}.open_round:before")
+    aggregator = platform.start("aggregator", f"enclave/{ROUNDS}.open_round:before")
     points = [f"enclave/{SELECT}:before:3", f"enclave/{SELECT}:after:3"]
     platform.crash_through("distributor", points, also=DEVICE_HOST)
     platform.start("distributor")

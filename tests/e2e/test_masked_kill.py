@@ -17,7 +17,8 @@ from odp.v1 import common_pb2
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 STORAGE = "trusted_aggregator.host.sqlite_storage:SqliteStorage"
-CORE = "trusted_aggregator.enclave.core:AggregatorCore"
+ROUNDS = "trusted_aggregator.enclave.rounds:Rounds"
+SUBMISSIONS = "trusted_aggregator.enclave.submissions:Submissions"
 
 
 def test_host_and_enclave_die_at_any_step_of_a_masked_round_and_the_sum_is_everybodys(
@@ -38,7 +39,7 @@ def test_host_and_enclave_die_at_any_step_of_a_masked_round_and_the_sum_is_every
     platform.crash_through(
         "aggregator",
         [
-            f"enclave/{CORE}.submit_batch:after:2",  # seeds are counted in its memory, their vectors not stored
+            f"enclave/{SUBMISSIONS}.submit_batch:after:2",  # seeds are counted in its memory, their vectors not stored
             f"{STORAGE}.add:after:2",  # both halves are stored, not acknowledged
         ],
         also=DEVICE_HOST,
@@ -46,8 +47,8 @@ def test_host_and_enclave_die_at_any_step_of_a_masked_round_and_the_sum_is_every
     platform.crash_through(
         "aggregator",
         [
-            f"enclave/{CORE}.host_parts:after",  # charged; the host waits for what it has to sum
-            f"enclave/{CORE}.release:after",  # signed, nobody heard of it
+            f"enclave/{ROUNDS}.host_parts:after",  # charged; the host waits for what it has to sum
+            f"enclave/{ROUNDS}.release:after",  # signed, nobody heard of it
         ],
         also="server",
     )

@@ -18,8 +18,9 @@ from odp.v1 import common_pb2
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 STORAGE = "trusted_aggregator.host.sqlite_storage:SqliteStorage"
-CORE = "trusted_aggregator.enclave.core:AggregatorCore"
-ROOT = "trusted_aggregator.enclave.root_core:RootCore"
+ROUNDS = "trusted_aggregator.enclave.rounds:Rounds"
+TREE = "trusted_aggregator.enclave.tree:Tree"
+SUBMISSIONS = "trusted_aggregator.enclave.submissions:Submissions"
 LEAF = "trusted_aggregator.enclave.leaf_core:LeafCore"
 LEAVES = "trusted_aggregator.host.leaves:TreeLeaves"
 PARTS = "trusted_aggregator.host.leaf_service:LeafParts"
@@ -46,7 +47,7 @@ def test_root_and_leaf_die_at_any_step_and_the_sum_is_everybodys(
             [
                 f"enclave/{LEAF}.open_part:after",  # it has the key, and its host does not know
                 f"{PARTS}.open:after",
-                f"enclave/{LEAF}.submit_batch:after:2",  # counted in its memory, not stored
+                f"enclave/{SUBMISSIONS}.submit_batch:after:2",  # counted in its memory, not stored
                 f"{STORAGE}.add:after:2",  # stored, not acknowledged
             ]
         ),
@@ -58,12 +59,12 @@ def test_root_and_leaf_die_at_any_step_and_the_sum_is_everybodys(
         "aggregator",
         points_of(
             [
-                f"enclave/{ROOT}.delegate:after",
-                f"enclave/{ROOT}.give_part:after",  # it has a sum, or a piece of one, that nobody stored
+                f"enclave/{TREE}.delegate:after",
+                f"enclave/{TREE}.give_part:after",  # it has a sum, or a piece of one, that nobody stored
                 f"{LEAVES}._store:after",  # the sum of one leaf is stored
-                f"enclave/{CORE}.charge:after",  # the charge is made, not stored
-                f"enclave/{CORE}.seal_release:after",  # charged in force; the release is not stored
-                f"enclave/{CORE}.release:after",  # signed, nobody heard of it
+                f"enclave/{ROUNDS}.charge:after",  # the charge is made, not stored
+                f"enclave/{ROUNDS}.seal_release:after",  # charged in force; the release is not stored
+                f"enclave/{ROUNDS}.release:after",  # signed, nobody heard of it
             ]
         ),
         also="server",

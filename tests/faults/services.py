@@ -117,7 +117,7 @@ class Aggregator:
                 released = host.close_round().SerializeToString()
                 assert self.released in (b"", released), "the round had another release before"
                 head = LedgerHead.decode(host.core.ledger(world.task_sha256)[0])
-                assert host.core._populations[world.population].ledger.charges == 1
+                assert host.core.state.populations[world.population].ledger.charges == 1
                 lines = host.storage.ledger_lines(world.population, 0, head.entries, most_bytes=2**20)
                 assert sum(entry.state is ReleaseState.CHARGED for entry in entries_of(lines)) == 1
             finally:

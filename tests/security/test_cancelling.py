@@ -76,7 +76,9 @@ def test_r167_after_the_end_nothing_is_accepted_or_released_at_whatever_stage_it
             with pytest.raises(OdpError):
                 call()
         assert world.abandon() == (), "idempotent"
-        assert world.core._populations[world.population].ledger.charges == charges, "what was charged stays charged"
+        assert world.core.state.populations[world.population].ledger.charges == charges, (
+            "what was charged stays charged"
+        )
         if start == 1:
             # All that the host erased comes back, beside the record that it cannot set back.
             world.restart({**old, **world.records}, rows)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from in_process import InProcess
 
 from odp.crypto.signing import SignatureError
 from odp.enclave.platform import EmulatedCounter, EmulatedPlatform
@@ -25,7 +26,6 @@ from odp.privacy.ledger_state import LedgerHead
 from odp.signed.charter import approve, found
 from odp.v1 import common_pb2
 from tests.hand_overs import NEW, OLD, OTHER, STRANGER, Endorsers, Upgrade, upgradable
-from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.state.records import ledger_state_key
 
 Make = Callable[..., Any]
@@ -35,8 +35,8 @@ class _Killed(Exception):
     """All processes die."""
 
 
-def _spent(core: AggregatorCore, world: Any) -> float:
-    signed, ledger = core.ledger(world.task_sha256), core._populations[world.population].ledger
+def _spent(core: InProcess, world: Any) -> float:
+    signed, ledger = core.ledger(world.task_sha256), core.state.populations[world.population].ledger
     assert signed is not None
     assert LedgerHead.decode(signed[0]) == ledger.head
     return ledger.epsilon_of_population(delta=world.policy.population_delta)
@@ -70,13 +70,16 @@ def _charges_nothing(world: Any, round: int = 1) -> None:
 
 def test_a_budget_goes_on_where_it_was_after_an_upgrade(make_world: Make) -> None:
     world, endorsers = _charged(make_world, open=False)
-    before, ledger_id = _spent(world.core, world), world.core._populations[world.population].record.ledger_id
+    before, ledger_id = (
+        _spent(world.core, world),
+        world.core.state.populations[world.population].record.ledger_id,
+    )
     signed = world.release()
     endorsers.endorse(NEW, world.policy)
     upgrade = Upgrade(world, endorsers)
     core = upgrade.run()
     assert _spent(core, world) == before > 0
-    assert core._populations[world.population].record.ledger_id == ledger_id
+    assert core.state.populations[world.population].record.ledger_id == ledger_id
     world = upgrade.move(core)
     # The release of the round before has the same bytes; who signs is the enclave that hands it out.
     again = common_pb2.SignedRelease.FromString(world.release())
@@ -126,7 +129,7 @@ def test_what_is_left_of_the_budget_is_all_that_the_successor_can_spend(make_wor
 
 def _left(world: Any) -> float:
     budget = Budget(world.policy.population_epsilon, world.policy.population_delta)
-    ledger = world.core._populations[world.population].ledger
+    ledger = world.core.state.populations[world.population].ledger
     left: float = ledger.remaining("", task_budget=budget, population_budget=budget).population_epsilon
     return left
 
@@ -471,7 +474,7 @@ def test_no_key_to_contributions_goes_to_the_successor(make_world: Make) -> None
     upgrade.run()
     assert not [key for key in upgrade.stored if key.startswith(("round/", "noise/"))]
     assert world.core.submit(world.task_sha256, 1, sealed) is not None
-    assert world.core._keys.sealer(world.task_sha256) is None, "the round's key is erased"
+    assert world.core.state.keys.sealer(world.task_sha256) is None, "the round's key is erased"
 
 
 def test_the_code_that_runs_is_no_successor_of_itself(make_world: Make) -> None:

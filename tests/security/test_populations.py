@@ -52,7 +52,7 @@ def in_order(world: Any, round: int = 0) -> tuple[tuple[bytes, bytes], tuple[byt
 
 def state(world: Any) -> tuple[bytes, dict[str, bytes], list[Any]]:
     """All that the first developer could miss."""
-    record = world.core._populations[world.population].record
+    record = world.core.state.populations[world.population].record
     return record.encode(), dict(world.records), world.core.round_states()
 
 
@@ -94,7 +94,7 @@ class TestStrangers:
             elsewhere.open()
         with pytest.raises(PrivacyError, match="not founded"):
             elsewhere.abandon()
-        assert "nobodys" not in world.core._populations
+        assert "nobodys" not in world.core.state.populations
 
     @pytest.mark.parametrize("signers", ["nobody", "a stranger", "both", "a stranger under the founder's name"])
     def test_r161_no_founding_but_a_founders_counts(self, world: Any, signers: str) -> None:
@@ -186,7 +186,7 @@ class TestOwners:
             with pytest.raises(OdpError):
                 call()
         assert small.abandon() == (), "it is over already"
-        assert small.core._populations[small.population].ledger.head.entries == 0
+        assert small.core.state.populations[small.population].ledger.head.entries == 0
         with pytest.raises(PrivacyError, match="not an owner"):
             small.core.set_charter(small.other_owner(small.developer))
 

@@ -286,7 +286,7 @@ def test_r176_a_death_around_the_erasing_of_a_forgotten_task_loses_its_round_at_
         _forget(small)
     erasing("well")
     small.restart()
-    small.persist(small.core.restored_writes)
+    small.persist(small.restored_writes)
     if death == "before":
         assert small.core.round_state(small.task_sha256, 0).contributions == 2
     else:

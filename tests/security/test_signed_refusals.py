@@ -167,7 +167,7 @@ def test_r177_what_is_remembered_of_closed_rounds_is_bounded(make_world: Make, m
         world.learn(world.close(number))
         assert believed(world, ask(world, late[-1][0], number), *late[-1], number)
     assert not believed(world, ask(world, late[0][0]), *late[0])
-    assert world.core._closed._marks == 3
+    assert world.core.state.closed._marks == 3
 
 
 def test_r177_the_host_can_ask_for_a_refusal_with_the_first_bytes_alone(small: Any) -> None:

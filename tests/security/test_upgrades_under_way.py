@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from in_process import InProcess
 from stream_worlds import StreamWorld
 from upgrade_worlds import KINDS, SECAGG
 
@@ -21,7 +22,6 @@ from odp.evaluation.noise import NoNoise
 from odp.v1 import aggregator_pb2
 from tests.hand_overs import NEW, OLD, OTHER, Endorsers, Upgrade, upgradable
 from trusted_aggregator.boundary.interface import Refused, Status
-from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.streams import _slot
 
 Make = Callable[..., Any]
@@ -82,12 +82,13 @@ def _late(world: Any, round: int) -> tuple[aggregator_pb2.SubmitRequest, bytes]:
     return request, key
 
 
-def _is_signed(core: AggregatorCore, world: Any, request: aggregator_pb2.SubmitRequest, key: bytes) -> bool:
+def _is_signed(core: InProcess, world: Any, request: aggregator_pb2.SubmitRequest, key: bytes) -> bool:
     """Whether the refusal of a late contribution frees its device of the charge."""
     refused = core.sign_refusal(request)
     return refusal_holds(
-        refused.signature, refused.refusal, signing_key=core._identity.signing.public, task_sha256=world.task_sha256,
-        round=request.round, hpke_key=key, sealed=request.sealed_contribution, masked=b"",
+        refused.signature, refused.refusal, signing_key=core.state.identity.signing.public,
+        task_sha256=world.task_sha256, round=request.round, hpke_key=key, sealed=request.sealed_contribution,
+        masked=b"",
     )  # fmt: skip
 
 
@@ -210,7 +211,7 @@ def test_r375_a_copy_that_charged_first_keeps_the_round_from_being_void(make: Ma
     with pytest.raises(StateError, match="rolled back"):
         world.core.commit()
     assert not _is_signed(world.core, world, request, key)
-    assert not world.core._populations[world.population].voided
+    assert not world.core.state.populations[world.population].voided
 
 
 def test_r375_a_host_that_brings_a_void_round_back_finds_it_closed(make: Make, tmp_path: Any) -> None:
@@ -238,7 +239,7 @@ def test_r375_a_host_that_brings_a_void_round_back_finds_it_closed(make: Make, t
 
 def test_r373_a_stream_goes_on_where_it_was_and_admits_nobody_sooner(make: Make) -> None:
     world, endorsers, round = make("stream")
-    assert len(world.core._streams._positions) == 1
+    assert len(world.core.state.streams._positions) == 1
     old_slots, old_core = world.identity.guest.slots, world.core
     upgrade = Upgrade(world, endorsers)
     world = upgrade.move(upgrade.run(void_rounds=True))
@@ -262,9 +263,9 @@ def test_r373_a_stream_goes_on_where_it_was_and_admits_nobody_sooner(make: Make)
     ]
     assert integers.tolist() == expected[-1].tolist(), "past sums and noise state went along"
     # What the old enclave gave away it erases, as soon as its successor has it in force.
-    assert old_core._streams._positions
+    assert old_core.state.streams._positions
     old_core.draw_nonce()
-    assert not old_core._streams._positions
+    assert not old_core.state.streams._positions
     assert [old_slots.read(_slot(world.task_sha256, turn)) for turn in range(2)] == [None, None]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import InProcess
 from upgrade_worlds import KINDS
 
 from odp.crypto import domains
@@ -19,7 +20,6 @@ from odp.enclave.platform import EmulatedPlatform
 from odp.errors import OdpError
 from odp.evaluation.noise import NoNoise
 from tests.hand_overs import NEW, OLD, Endorsers, Upgrade, upgradable
-from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.state.sealed_state import MOST_PAST_VOIDED, VoidedKey
 
 DEVICES = range(4)
@@ -107,7 +107,7 @@ def test_r398_a_population_remembers_the_newest_void_openings_and_first_of_all_t
     started: tuple[Any, Endorsers],
 ) -> None:
     world, _ = started
-    record = world.core._populations[world.population].record
+    record = world.core.state.populations[world.population].record
     voided = [VoidedKey(b"t" * 32, number, number.to_bytes(32, "big")) for number in range(MOST_VOIDED + 7)]
     past, others = voided[:100], [one._replace(task_sha256=b"o" * 32) for one in voided[100:200]]
     handed = record.handed_to(None, voided=[*past, *others])
@@ -130,7 +130,7 @@ def test_r398_the_open_round_of_a_task_that_is_ended_is_void_too_once_that_is_in
         after = SigningKey.generate()
         writes = world.core.set_charter(world.other_owner(after))
         world.developer = after
-    assert world.core._populations[world.population].voided == (), "not in force"
+    assert world.core.state.populations[world.population].voided == (), "not in force"
     world.settle(writes)
     world.adopt(world.sign(world.definition(minimum=4, epsilon=0.5, name="second")))
     world.open(0)
@@ -143,7 +143,7 @@ def test_r399_the_end_of_a_task_makes_no_charged_round_void(started: tuple[Any, 
     world, _ = started
     world.settle(world.charge(0).writes)
     world.settle(world.abandon())
-    assert world.core._populations[world.population].voided == ()
+    assert world.core.state.populations[world.population].voided == ()
 
 
 class _HostileHost:
@@ -152,7 +152,7 @@ class _HostileHost:
     def __init__(self, world: Any, endorsers: Endorsers, seed: int) -> None:
         self.world, self.endorsers, self.random = world, endorsers, random.Random(seed)
         #: Enclaves that were replaced or killed, all of which this host keeps running.
-        self.others: list[AggregatorCore] = []
+        self.others: list[InProcess] = []
         self.states: list[tuple[dict[str, bytes], dict[Any, list[bytes]]]] = []
         self.void: set[bytes] = set()
         self.charged: set[bytes] = set()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance.postgresql import PostgresqlServer
+from in_process import InProcess
 
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
@@ -41,9 +42,11 @@ from odp.wire.model import Slices
 from odp.wire.tables import manifest_for
 from trusted_aggregator.boundary.interface import Charged
 from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.restoring import restore
 from trusted_aggregator.enclave.round_keys import RoundKeys
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.rounds.enclave_half import Round
-from trusted_aggregator.state.records import SealedRecord, ledger_key, noise_key, release_key, stream_key
+from trusted_aggregator.state.records import SealedRecord, Writes, ledger_key, noise_key, release_key, stream_key
 from trusted_aggregator.state.sealed_state import RoundNoise
 
 IMAGE = "sha384:" + "0" * 96
@@ -52,8 +55,6 @@ ITEMS = 12
 
 class World:
     """Everything around one enclave. ``records`` and ``rows`` are what its host has made durable."""
-
-    enclave = AggregatorCore
 
     def __init__(
         self,
@@ -82,7 +83,8 @@ class World:
         self.restored: dict[str, bytes | None] = {}
         self.rows: dict[tuple[bytes, int], list[bytes]] = {}
         self.round_keys: dict[tuple[bytes, int], bytes] = {}
-        self.core = self.enclave(self.identity, noise=noise)
+        self.restored_writes: Writes = ()
+        self.core = InProcess(AggregatorCore(EnclaveState(self.identity), noise=noise))
         self.charter = approve(found(population, owners=[self.developer.public], issuer_key=issuer_key), self.developer)
         self.settle(self.core.set_charter(self.charter))
 
@@ -240,7 +242,7 @@ class World:
 
     def held(self, round: int = 0) -> Round:
         """What the enclave holds of a round that is open or charged."""
-        found = self.core._find_round(self.task_sha256, round)
+        found = self.core.state.find_round(self.task_sha256, round)
         assert isinstance(found, Round)
         return found
 
@@ -255,14 +257,12 @@ class World:
         """A new enclave process, from given state or from what was persisted so far."""
         kept = self.rows if rows is None else rows
         self.identity, _ = EnclaveIdentity.restore_or_create(guest=self.guest(), sealed=self.sealed_keys)
-        self.core = self.enclave.restore(
-            self.identity,
-            dict(self.records if records is None else records),
-            lambda task, round: iter(kept.get((task, round), [])),
-            noise=self.made_by,
-        )
+        state = EnclaveState(self.identity)
+        stored = dict(self.records if records is None else records)
         # Not persisted: a test may start again from the state before.
-        self.restored = {record.key: record.data for record in self.core.restored_writes}
+        self.restored_writes = restore(state, stored, lambda task, round: iter(kept.get((task, round), [])))
+        self.core = InProcess(AggregatorCore(state, noise=self.made_by))
+        self.restored = {record.key: record.data for record in self.restored_writes}
 
     @property
     def found(self) -> dict[str, bytes | None]:

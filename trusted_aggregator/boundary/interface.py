@@ -82,7 +82,7 @@ class RoundState:
 
 
 class Aggregator(Protocol):
-    """The enclave; ``trusted_aggregator.enclave.core.AggregatorCore`` says what each call guarantees and raises."""
+    """The enclave; the parts of ``trusted_aggregator.enclave.core`` say what each call guarantees and raises."""
 
     def set_charter(self, signed: population_pb2.SignedCharter) -> Writes:
         """Founds a population, or changes who owns it. Idempotent."""

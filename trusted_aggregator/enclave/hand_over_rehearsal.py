@@ -21,6 +21,7 @@ from odp.transparency.endorsements import endorse
 from odp.transparency.merkle import leaf_hash, root_of
 from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
 from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.enclave.taking_over import TakingOver
 from trusted_aggregator.state.records import release_key
 from trusted_aggregator.state.sealed_state import Sealer
@@ -58,23 +59,24 @@ def rehearse_hand_over() -> None:
         EnclaveIdentity.restore_or_create(guest=RehearsedGuest(platform, policy, image, counters), sealed=None)[0]
         for image in _IMAGES
     )
-    core, taking = AggregatorCore(old), TakingOver(new)
+    core, taking = AggregatorCore(EnclaveState(old)), TakingOver(new)
     records = {}
-    for record in core.set_charter(approve(found("rehearsal", owners=[developer.public]), developer)):
+    for record in core.owners.set_charter(approve(found("rehearsal", owners=[developer.public]), developer)):
         records[record.key] = record.data
-    core.commit()
+    core.state.commit()
     request = hand_over_pb2.HandOverRequest(
-        successor=_evidence(new, core.draw_nonce()),
+        successor=_evidence(new, core.hand_over.draw_nonce()),
         nonce=taking.draw_nonce(),
         log=_excerpt(log_key, endorser, policy),
     )
-    for record in core.begin_hand_over(request):
+    for record in core.hand_over.begin_hand_over(request):
         records[record.key] = record.data
-    core.commit()
-    taking.accept(core.finish_hand_over(request), request.log)
+    core.state.commit()
+    taking.accept(core.hand_over.finish_hand_over(request), request.log)
     key = release_key(bytes(32), 0)
     taking.reseal(Sealer(old.sealing_key).seal(key, common_pb2.SignedRelease().SerializeToString()))
-    AggregatorCore.succeed(taking.finish({key: data for key, data in records.items() if data})).commit()
+    taking.finish({key: data for key, data in records.items() if data})
+    taking.state.commit()
 
 
 def _evidence(identity: EnclaveIdentity, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:

@@ -18,13 +18,12 @@ from odp.algorithms.release import is_detached, release_bytes
 from odp.algorithms.seam import DeclaredRelease
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.segments import SEGMENT_BYTES, open_segment, seal_segment
-from odp.enclave.identity import EnclaveIdentity
 from odp.errors import Refusal, StateError
 from odp.numerics.arrays import Int64Array
 from odp.v1 import enclave_pb2
 from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.enclave.handing_over import HandingOver
 from trusted_aggregator.enclave.releasing import MadeRelease
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.records import SealedRecord, noise_key, release_key
 from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise, Sealer
@@ -55,11 +54,11 @@ class Leaving:
         return seal_segment(self.secret, self._plain(number * SEGMENT_BYTES), number, last=self.is_over)
 
     def _plain(self, start: int) -> bytes:
-        found = bytearray()
+        piece = bytearray()
         for view in self._views:
-            found += view[start : start + SEGMENT_BYTES - len(found)]
+            piece += view[start : start + SEGMENT_BYTES - len(piece)]
             start = max(0, start - len(view))
-        return bytes(found)
+        return bytes(piece)
 
 
 class Arriving:
@@ -92,20 +91,20 @@ class Arriving:
             raise StateError(
                 f"{self._pieces - self._next} pieces of the noise are not stored: restore the state folder"
             )
-        found: dict[str, Int64Array] = {}
+        arrays: dict[str, Int64Array] = {}
         start = 0
         for release in releases:
             values = np.frombuffer(self._data, dtype="<i8", count=release.coordinates, offset=start)
-            found[release.name] = values.astype(np.int64, copy=False).reshape(release.shape)
+            arrays[release.name] = values.astype(np.int64, copy=False).reshape(release.shape)
             start += values.nbytes
-        return found
+        return arrays
 
 
-class WithLargeValues(HandingOver):
+class LargeValues:
     """The calls for pieces, and the records that have them. At most one set of numbers is on its way each way."""
 
-    def __init__(self, identity: EnclaveIdentity) -> None:
-        super().__init__(identity)
+    def __init__(self, state: EnclaveState) -> None:
+        self._state = state
         self._leaving: Leaving | None = None
         self._arriving: Arriving | None = None
 
@@ -114,7 +113,7 @@ class WithLargeValues(HandingOver):
 
         Raises StateError for any other.
         """
-        with self._admin:
+        with self._state.lock:
             leaving = self._leaving
             if leaving is None or leaving.key != key:
                 raise StateError(f"record {key!r} has no pieces to take: start the program again")
@@ -128,70 +127,72 @@ class WithLargeValues(HandingOver):
 
         Raises StateError where the round is not charged or has no noise in pieces, or record or piece were changed.
         """
-        with self._admin:
-            found = self._find_round(task_sha256, round)
-            if isinstance(found, Refusal) or found.status is not Status.CHARGED:
+        state = self._state
+        with state.lock:
+            held = state.find_round(task_sha256, round)
+            if isinstance(held, Refusal) or held.status is not Status.CHARGED:
                 raise StateError(f"round {round} does not wait for its noise: close it first")
             if number == 0 or self._arriving is None or self._arriving.record != record:
-                self._arriving = self._new_arriving(found, record)
+                self._arriving = self._new_arriving(held, record)
             self._arriving.give(number, data)
 
-    def _sealed_noise(self, found: Round, noise: RoundNoise, sealer: Sealer) -> SealedRecord:
+    def sealed_noise(self, held: Round, noise: RoundNoise, sealer: Sealer) -> SealedRecord:
         """The record of a round's noise."""
-        key, releases = noise_key(found.task_sha256, found.number), found.noised(found.query)
+        key, releases = noise_key(held.task_sha256, held.number), held.noised(held.query)
         if not is_detached(releases):
             return sealer.seal(key, noise.encode(releases))
         self._leaving = Leaving(key, [noise.arrays[release.name] for release in releases])
         sealed = sealer.seal(key, noise.noise_id + self._leaving.secret)
         return SealedRecord(key, sealed.data, self._leaving.pieces)
 
-    def _opened_noise(self, found: Round, record: bytes | None) -> RoundNoise:
+    def opened_noise(self, held: Round, record: bytes | None) -> RoundNoise:
         """The noise of a charged round, from its record and pieces.
 
         Raises StateError if it is missing or changed.
         """
-        releases = found.noised(found.query)
+        releases = held.noised(held.query)
         if not releases:
-            return RoundNoise(found.record.noise_id, {})
-        sealer = self._keys.sealer(found.task_sha256)
+            return RoundNoise(held.record.noise_id, {})
+        sealer = self._state.keys.sealer(held.task_sha256)
         if record is None or sealer is None:
-            raise _not_stored(found)
+            raise _not_stored(held)
         if not is_detached(releases):
-            return RoundNoise.decode(sealer.open(noise_key(found.task_sha256, found.number), record), releases)
+            return RoundNoise.decode(sealer.open(noise_key(held.task_sha256, held.number), record), releases)
         arriving, self._arriving = self._arriving, None
         if arriving is None or arriving.record != record:
-            raise _not_stored(found)
-        noise_id, _ = self._noise_and_key(found, record)
+            raise _not_stored(held)
+        noise_id, _ = self._noise_and_key(held, record)
         return RoundNoise(noise_id, arriving.arrays(releases))
 
-    def _sealed_release(self, found: Round, made: MadeRelease) -> SealedRecord:
+    def sealed_release(self, held: Round, made: MadeRelease) -> SealedRecord:
         """The record of a round's release."""
-        key = release_key(found.task_sha256, found.number)
+        state = self._state
+        key = release_key(held.task_sha256, held.number)
         stored = enclave_pb2.StoredRelease(release=made.signed.release, signature=made.signed.signature)
         if not made.values:
-            return self._sealer.seal(key, stored.SerializeToString(deterministic=True))
+            return state.sealer.seal(key, stored.SerializeToString(deterministic=True))
         self._leaving = Leaving(key, made.values)
         stored.values_key = self._leaving.secret
-        sealed = self._sealer.seal(key, stored.SerializeToString(deterministic=True))
+        sealed = state.sealer.seal(key, stored.SerializeToString(deterministic=True))
         return SealedRecord(key, sealed.data, self._leaving.pieces)
 
-    def _new_arriving(self, found: Round, record: bytes) -> Arriving:
-        releases = found.noised(found.query)
+    def _new_arriving(self, held: Round, record: bytes) -> Arriving:
+        releases = held.noised(held.query)
         if not is_detached(releases):
-            raise StateError(f"the noise of round {found.number} has no pieces: start the program again")
-        _, secret = self._noise_and_key(found, record)
+            raise StateError(f"the noise of round {held.number} has no pieces: start the program again")
+        _, secret = self._noise_and_key(held, record)
         self._arriving = None  # its memory is free before the next one's is taken
         return Arriving(record, secret, release_bytes(releases))
 
-    def _noise_and_key(self, found: Round, record: bytes) -> tuple[bytes, bytes]:
-        sealer = self._keys.sealer(found.task_sha256)
+    def _noise_and_key(self, held: Round, record: bytes) -> tuple[bytes, bytes]:
+        sealer = self._state.keys.sealer(held.task_sha256)
         if sealer is None:
-            raise _not_stored(found)
-        data = sealer.open(noise_key(found.task_sha256, found.number), record)
+            raise _not_stored(held)
+        data = sealer.open(noise_key(held.task_sha256, held.number), record)
         if len(data) != HASH_BYTES + _KEY_BYTES:
             raise StateError("the sealed noise does not fit the declared releases: restore the state folder")
         return data[:HASH_BYTES], data[HASH_BYTES:]
 
 
-def _not_stored(found: Round) -> StateError:
-    return StateError(f"the noise of round {found.number} is not stored; restore the newest state folder")
+def _not_stored(held: Round) -> StateError:
+    return StateError(f"the noise of round {held.number} is not stored; restore the newest state folder")

@@ -22,9 +22,10 @@ from odp.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.signed.task import check_length
 from odp.v1 import leaf_pb2
-from trusted_aggregator.boundary.interface import Refused, RoundState, Sealed
+from trusted_aggregator.boundary.interface import RoundState
 from trusted_aggregator.boundary.orders import parse_order
 from trusted_aggregator.enclave.opened_task import OpenedTask
+from trusted_aggregator.enclave.refusing import ClosedRounds
 from trusted_aggregator.enclave.submissions import Submissions
 from trusted_aggregator.modes.tree.leaf_round import LeafRound
 from trusted_aggregator.rounds.enclave_half import Round
@@ -36,8 +37,10 @@ MOST_PARTS = 1024
 Key = tuple[bytes, int]
 
 
-class LeafCore(Submissions):
+class LeafCore:
     """The enclave of a leaf. Thread-safe.
+
+    ``submissions`` signs no refusal: another leaf, or another copy of this one, may take the contribution.
 
     Raises:
         ConfigurationError: the policy is of another role.
@@ -46,16 +49,18 @@ class LeafCore(Submissions):
     def __init__(self, identity: EnclaveIdentity) -> None:
         if identity.policy.role != "leaf":
             raise ConfigurationError(f"Expected a policy of role 'leaf', got role={identity.policy.role!r}")
-        super().__init__(identity)
+        # It remembers no closed round, so that each refusal is unsigned.
+        self.submissions = Submissions(identity.signing, self.find_round, ClosedRounds())
+        self.identity = identity
         self._root_policy = identity.policy.as_role("aggregator")
         self._parts: dict[Key, LeafRound] = {}
-        self._parts_lock = threading.Lock()
+        self._lock, self._parts_lock = threading.Lock(), threading.Lock()
         # The nonces that evidence of the root may be over; the oldest go first.
         self._nonces: list[bytes] = []
 
     def draw_nonce(self) -> bytes:
         """32 random bytes for the evidence of the root."""
-        with self._admin:
+        with self._lock:
             self._nonces = [*self._nonces[-7:], os.urandom(NONCE_BYTES)]
             return self._nonces[-1]
 
@@ -69,7 +74,7 @@ class LeafCore(Submissions):
             PrivacyError: it is of a round that was opened under another policy, or of another tree.
             StateError: no nonce was drawn, or too many parts are open.
         """
-        with self._admin:
+        with self._lock:
             statement, record = self._verified(given)
             task = OpenedTask.open(statement.task)
             order = parse_order(record.order)
@@ -89,13 +94,13 @@ class LeafCore(Submissions):
 
     def close_part(self, task_sha256: bytes, round: int) -> tuple[int, int]:
         """Closes the part of a round: (contributions, pieces of its sum). Raises StateError where it is not open."""
-        with self._admin:
+        with self._lock:
             sealed = self._part(task_sha256, round).close()
             return sealed.contributions, sealed.pieces
 
     def take_part(self, task_sha256: bytes, round: int, number: int) -> bytes:
         """A piece of the sum of a closed part. Raises StateError where there is none."""
-        with self._admin:
+        with self._lock:
             return self._part(task_sha256, round).close().piece(number)
 
     def erase_part(self, task_sha256: bytes, round: int) -> None:
@@ -105,22 +110,20 @@ class LeafCore(Submissions):
         if part is not None:
             part.erase()
 
-    def sign_refusal(self, given: Sealed) -> Refused:
-        """A refusal without a signature: another leaf, or another copy of this one, may take the contribution."""
-        held = self._find_round(given.task_sha256, given.round)
-        return Refused(held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED)
-
     def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
+        """The number of contributions of a part; None where it is not open here."""
         with self._parts_lock:
             part = self._parts.get((task_sha256, round))
         return None if part is None else _state(part)
 
     def round_states(self) -> list[RoundState]:
+        """All parts, by task and number."""
         with self._parts_lock:
             parts = sorted(self._parts.items())
         return [_state(part) for _, part in parts]
 
-    def _find_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
+    def find_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
+        """A part in memory; otherwise the refusal for a contribution to it."""
         with self._parts_lock:
             return self._parts.get((task_sha256, round), Refusal.WRONG_ROUND)
 
@@ -134,17 +137,17 @@ class LeafCore(Submissions):
     def _hold(self, part: LeafRound) -> None:
         key = part.task_sha256, part.number
         with self._parts_lock:
-            known = self._parts.get(key)
-            if known is not None and (known.public_key, known.leaf) == (part.public_key, part.leaf):
+            before = self._parts.get(key)
+            if before is not None and (before.public_key, before.leaf) == (part.public_key, part.leaf):
                 return
             if len(self._parts) >= MOST_PARTS:
                 raise StateError(f"this leaf has {MOST_PARTS} rounds open, the most it can; close some")
             self._parts[key] = part
-        if known is not None:  # its root lost the round, and opened it again
-            known.erase()
+        if before is not None:  # its root lost the round, and opened it again
+            before.erase()
 
     def _verified(self, given: leaf_pb2.Delegation) -> tuple[leaf_pb2.DelegationStatement, RoundRecord]:
-        chip, digest = OwnChip.of(self._identity), hashlib.sha256(given.statement).digest()
+        chip, digest = OwnChip.of(self.identity), hashlib.sha256(given.statement).digest()
         nonce = _answered(given, self._nonces)
         root = chip.verify_same_code(given.evidence, role="aggregator", nonce=nonce)
         verify(root.signing_key, given.signature, domains.DELEGATION, domains.delegation(nonce, digest, given.sealed))
@@ -153,7 +156,7 @@ class LeafCore(Submissions):
             statement = leaf_pb2.DelegationStatement.FromString(given.statement)
         except DecodeError:
             raise ConfigurationError("Expected a DelegationStatement; it cannot be read") from None
-        record = RoundRecord.decode(self._identity.hpke.open(given.sealed, domains.delegation_info(nonce, digest)))
+        record = RoundRecord.decode(self.identity.hpke.open(given.sealed, domains.delegation_info(nonce, digest)))
         return statement, record
 
 

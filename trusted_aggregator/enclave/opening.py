@@ -12,6 +12,7 @@ from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.ledger_events import LedgerEvent
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
+from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound
 from trusted_aggregator.state.limits import (
     MOST_DEFINITION_BYTES,
     MOST_OPEN_ROUNDS,
@@ -72,6 +73,20 @@ def require_may_open(
         task_id=task.id, events=task.charges(number), budget=task.budget,
         users=cohort.goal, what=f"round {number} of {task.label}",
     )  # fmt: skip
+
+
+def require_summed(task: OpenedTask) -> None:
+    """Raises PrivacyError for a task whose contributions no leaf can sum."""
+    if task.rounds is not EnclaveRound:
+        raise PrivacyError(
+            f"{task.label} masks its contributions, and a tree of aggregators takes those that enclaves sum alone: use "
+            "aggregation='enclave', or an aggregator without leaves"
+        )
+    if task.stream_bytes:
+        raise PrivacyError(
+            f"{task.label} is a stream, whose rounds depend on who was in those before, and a tree of aggregators "
+            "takes none: use an aggregator without leaves"
+        )
 
 
 def require_may_begin(

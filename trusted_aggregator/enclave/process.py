@@ -21,13 +21,14 @@ from odp.privacy.mechanisms import IntegerNoise
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2, population_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Aggregator, Submit
+from trusted_aggregator.boundary.interface import Submit
 from trusted_aggregator.enclave import tree_routes
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.hand_over_rehearsal import rehearse_hand_over
 from trusted_aggregator.enclave.leaf_core import LeafCore
 from trusted_aggregator.enclave.rehearsal import rehearse
-from trusted_aggregator.enclave.root_core import RootCore
+from trusted_aggregator.enclave.restoring import restore
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.enclave.submissions import Submissions
 from trusted_aggregator.enclave.taking_over import TakingOver
 from trusted_aggregator.enclave.tree_rehearsal import rehearse_tree
@@ -59,27 +60,25 @@ def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = No
         StateError: the host broke the framing.
     """
     connection = Connection(channel)
-    restored: list[AggregatorCore] = []
-    leaves: list[LeafCore] = []
+    served: dict[str, Route] = {}
 
-    def restore(identity: EnclaveIdentity) -> enclave_pb2.Ready:
+    def start(identity: EnclaveIdentity) -> enclave_pb2.Ready:
         if identity.policy.role == "leaf":
             _records(connection, expect(connection, "records").records)
-            leaves.append(LeafCore(identity))
+            served.update(leaf_routes(LeafCore(identity), identity))
             return enclave_pb2.Ready()
         page, taking = _predecessor(connection, identity)
-        core = RootCore if identity.policy.leaves else AggregatorCore
         records = _records(connection, page)
         if taking is None:
-            contributions = functools.partial(_contributions, connection)
-            restored.append(core.restore(identity, records, contributions, noise=noise))
+            state = EnclaveState(identity)
+            writes = restore(state, records, functools.partial(_contributions, connection))
         else:
-            restored.append(core.succeed(taking.finish(records), noise=noise))
-        return enclave_pb2.Ready(writes=wire.records(restored[0].restored_writes))
+            state, writes = taking.state, taking.finish(records)
+        served.update(routes(AggregatorCore(state, noise=noise)))
+        return enclave_pb2.Ready(writes=wire.records(writes))
 
-    identity = begin(connection, guest, restore)
-    if identity is not None:
-        serve(connection, leaf_routes(leaves[0], identity) if leaves else routes(restored[0], identity))
+    if begin(connection, guest, start) is not None:
+        serve(connection, served)
 
 
 def _predecessor(
@@ -126,13 +125,13 @@ def _contributions(connection: Connection, task_sha256: bytes, round: int) -> It
             return
 
 
-def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
+def routes(core: AggregatorCore) -> dict[str, Route]:
     """The routes for calls of the host. A release may take long, so submissions and short queries have their own
     threads.
     """
-    calls = _Calls(core, identity)
+    calls = _Calls(core)
     return {
-        **calls.routes,
+        **_Submits(core.submissions, core.state, core.state.identity).routes,
         "round_key": Route("change", calls.round_key),
         wire.HOST_PARTS: Route("change", calls.host_parts),
         "announce": Route("change", calls.announce),
@@ -153,21 +152,21 @@ def routes(core: Aggregator, identity: EnclaveIdentity) -> dict[str, Route]:
         "ask_nonce": Route("change", calls.ask_nonce),
         "begin_hand_over": Route("change", calls.begin_hand_over),
         "finish_hand_over": Route("change", calls.finish_hand_over),
-        **(tree_routes.root_routes(core) if isinstance(core, RootCore) else {}),
+        **({} if core.tree is None else tree_routes.root_routes(core.tree)),
     }
 
 
 def leaf_routes(core: LeafCore, identity: EnclaveIdentity) -> dict[str, Route]:
     """The routes for calls of the host of a leaf."""
-    calls = _Submits(core, identity)
-    return {**calls.routes, **tree_routes.leaf_routes(core)}
+    return {**_Submits(core.submissions, core, identity).routes, **tree_routes.leaf_routes(core)}
 
 
 class _Submits:
     """Calls about contributions, which a leaf has, too."""
 
-    def __init__(self, core: Submissions | Aggregator, identity: EnclaveIdentity) -> None:
-        self._submissions = core
+    def __init__(self, submissions: Submissions, rounds: EnclaveState | LeafCore, identity: EnclaveIdentity) -> None:
+        self._submissions = submissions
+        self._rounds = rounds
         self._identity = identity
 
     @property
@@ -209,50 +208,51 @@ class _Submits:
     def rounds(self, request: EnclaveRequest) -> EnclaveReply:
         asked = request.rounds
         if asked.HasField("only"):
-            state = self._submissions.round_state(asked.only.task_sha256, asked.only.round)
+            state = self._rounds.round_state(asked.only.task_sha256, asked.only.round)
             states = [] if state is None else [state]
         else:
-            states = self._submissions.round_states()
+            states = self._rounds.round_states()
         return EnclaveReply(rounds=wire.round_states(states))
 
 
-class _Calls(_Submits):
+class _Calls:
     """Converts messages to calls of the core and back; the core checks their content."""
 
-    def __init__(self, core: Aggregator, identity: EnclaveIdentity) -> None:
-        super().__init__(core, identity)
+    def __init__(self, core: AggregatorCore) -> None:
         self._core = core
 
     def round_key(self, request: EnclaveRequest) -> EnclaveReply:
-        found = self._core.round_key(request.round_key.task_sha256, request.round_key.round)
+        found = self._core.rounds.round_key(request.round_key.task_sha256, request.round_key.round)
         return EnclaveReply(round_key=common_pb2.SignedRoundKey() if found is None else found)
 
     def host_parts(self, request: EnclaveRequest) -> EnclaveReply:
-        return wire.host_parts(self._core.host_parts(*wire.host_parts_asked(request)))
+        return wire.host_parts(self._core.rounds.host_parts(*wire.host_parts_asked(request)))
 
     def announce(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.announce
-        self._core.announce(given.task_sha256, given.round, given.clients, given.set_sha256)
+        self._core.rounds.announce(given.task_sha256, given.round, given.clients, given.set_sha256)
         return EnclaveReply(done=enclave_pb2.Done())
 
     def give_up(self, request: EnclaveRequest) -> EnclaveReply:
-        return _written(self._core.give_up(request.give_up.task_sha256, request.give_up.round))
+        return _written(self._core.rounds.give_up(request.give_up.task_sha256, request.give_up.round))
 
     def check_task(self, request: EnclaveRequest) -> EnclaveReply:
-        self._core.check_task(request.check_task.task)
+        self._core.rounds.check_task(request.check_task.task)
         return EnclaveReply(done=enclave_pb2.Done())
 
     def open_round(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.open_round
-        return _written(self._core.open_round(given.task, given.order, given.signature, given.token_key))
+        return _written(self._core.rounds.open_round(given.task, given.order, given.signature, given.token_key))
 
     def charge(self, request: EnclaveRequest) -> EnclaveReply:
-        return EnclaveReply(charged=wire.charged(self._core.charge(request.charge.order, request.charge.signature)))
+        return EnclaveReply(
+            charged=wire.charged(self._core.rounds.charge(request.charge.order, request.charge.signature))
+        )
 
     def seal_release(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.seal_release
         return _written(
-            self._core.seal_release(
+            self._core.rounds.seal_release(
                 given.order,
                 noise=given.noise if given.HasField("noise") else None,
                 stream=given.stream if given.HasField("stream") else None,
@@ -261,50 +261,50 @@ class _Calls(_Submits):
         )
 
     def release(self, request: EnclaveRequest) -> EnclaveReply:
-        signed = self._core.release(request.release.order, stored=request.release.stored)
+        signed = self._core.rounds.release(request.release.order, stored=request.release.stored)
         return EnclaveReply(released=enclave_pb2.ReleasedRound(signed_release=signed))
 
     def take_piece(self, request: EnclaveRequest) -> EnclaveReply:
-        data = self._core.take_piece(request.take_piece.key, request.take_piece.number)
+        data = self._core.large_values.take_piece(request.take_piece.key, request.take_piece.number)
         return EnclaveReply(piece=enclave_pb2.SealedPiece(data=data))
 
     def give_piece(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.give_piece
-        self._core.give_piece(given.task_sha256, given.round, given.record, given.number, given.data)
+        self._core.large_values.give_piece(given.task_sha256, given.round, given.record, given.number, given.data)
         return EnclaveReply(done=enclave_pb2.Done())
 
     def set_charter(self, request: EnclaveRequest) -> EnclaveReply:
-        return _written(self._core.set_charter(request.set_charter))
+        return _written(self._core.owners.set_charter(request.set_charter))
 
     def charter(self, request: EnclaveRequest) -> EnclaveReply:
-        found = self._core.charter(request.charter.population)
+        found = self._core.owners.charter(request.charter.population)
         return EnclaveReply(charter=population_pb2.SignedCharter() if found is None else found)
 
     def commit(self, request: EnclaveRequest) -> EnclaveReply:
-        self._core.commit()
+        self._core.state.commit()
         return EnclaveReply(done=enclave_pb2.Done())
 
     def abandon(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.abandon
-        return _written(self._core.abandon(given.task, given.order, given.signature))
+        return _written(self._core.owners.abandon(given.task, given.order, given.signature))
 
     def forget_task(self, request: EnclaveRequest) -> EnclaveReply:
-        return _written(self._core.forget(request.forget_task.task_sha256))
+        return _written(self._core.rounds.forget(request.forget_task.task_sha256))
 
     def ledger(self, request: EnclaveRequest) -> EnclaveReply:
-        head, signature = self._core.ledger(request.ledger.task_sha256) or (b"", b"")
+        head, signature = self._core.owners.ledger(request.ledger.task_sha256) or (b"", b"")
         return EnclaveReply(ledger=aggregator_pb2.GetLedgerResponse(head=head, signature=signature))
 
     def ask_nonce(self, request: EnclaveRequest) -> EnclaveReply:
-        return EnclaveReply(nonce=enclave_pb2.DrawnNonce(nonce=self._core.draw_nonce()))
+        return EnclaveReply(nonce=enclave_pb2.DrawnNonce(nonce=self._core.hand_over.draw_nonce()))
 
     def begin_hand_over(self, request: EnclaveRequest) -> EnclaveReply:
         with _told():
-            return _written(self._core.begin_hand_over(request.begin_hand_over))
+            return _written(self._core.hand_over.begin_hand_over(request.begin_hand_over))
 
     def finish_hand_over(self, request: EnclaveRequest) -> EnclaveReply:
         with _told():
-            return EnclaveReply(package=self._core.finish_hand_over(request.finish_hand_over))
+            return EnclaveReply(package=self._core.hand_over.finish_hand_over(request.finish_hand_over))
 
 
 @contextlib.contextmanager

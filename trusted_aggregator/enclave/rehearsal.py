@@ -41,6 +41,8 @@ from odp.wire.model import ModelVersion, Slices
 from odp.wire.tables import manifest_for
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.restoring import restore
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.modes.rehearsal import AGGREGATIONS, set_of_one, split
 from trusted_aggregator.state.records import SealedRecord, noise_key, release_key, stream_key
 
@@ -146,7 +148,7 @@ class _Rehearsal:
             )
         )
         self._identity, self._sealed_keys = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=None)
-        self._core = AggregatorCore(self._identity, noise=_NoNoise())
+        self._core = AggregatorCore(EnclaveState(self._identity), noise=_NoNoise())
         self._records: dict[str, bytes] = {}
 
     def run(self) -> None:
@@ -155,36 +157,36 @@ class _Rehearsal:
         first = approve(
             found(population, owners=[self._developer.public], issuer_key=self._issuer.key.public), self._developer
         )
-        self._core.check_task(self._task)
-        self._settle(self._core.set_charter(first))
+        self._core.rounds.check_task(self._task)
+        self._settle(self._core.owners.set_charter(first))
         server = self._algorithm.server(item_features=self._algorithm.blank_matrix())
         state = server.start()
         for number in range(len(self._algorithm.planned_releases())):
             broadcast = server.broadcast(state)
             state = server.step(state, self._round(number, broadcast))
-        self._core.ledger(self._sha256)
+        self._core.owners.ledger(self._sha256)
         other = SigningKey.generate()
         second = succeed(open_charter(first), owners=[self._developer.public, other.public])
-        self._settle(self._core.set_charter(approve(second, self._developer)))
+        self._settle(self._core.owners.set_charter(approve(second, self._developer)))
         order = population_pb2.AbandonOrder(task_sha256=self._sha256).SerializeToString()
         end = population_pb2.CharterSignature(key=other.public, signature=other.sign(domains.ABANDON, order))
-        self._settle(self._core.abandon(self._task, order, end))
-        self._core.forget(self._sha256)
+        self._settle(self._core.owners.abandon(self._task, order, end))
+        self._core.rounds.forget(self._sha256)
 
     def _round(self, number: int, broadcast: ModelVersion) -> NoisyTensors:
         model = model_sha256(sign_manifest(manifest_for(broadcast, self._sha256), self._developer))
         order = aggregator_pb2.RoundOrder(task_sha256=self._sha256, round=number, model_sha256=model)
         opening = sign_order(order, self._developer, domains.OPEN)
         token_key = self._issuer.token_key(self._definition.population, self._sha256, number)
-        self._persist(self._core.open_round(self._task, *opening, token_key))
-        if not self._core.sealed_bytes(self._sha256, number):
+        self._persist(self._core.rounds.open_round(self._task, *opening, token_key))
+        if not self._core.submissions.sealed_bytes(self._sha256, number):
             return self._release(number, order, self._announced(number))
         sealed, vector = self._contribution(number, model, broadcast)
         digest = hashlib.sha256(vector).digest() if vector else b""
         if (
-            self._core.sealed_bytes(self._sha256, number) != len(sealed)
-            or self._core.host_part_bytes(self._sha256, number) != len(vector)
-            or self._core.submit(self._sha256, number, sealed, host_sha256=digest)
+            self._core.submissions.sealed_bytes(self._sha256, number) != len(sealed)
+            or self._core.submissions.host_part_bytes(self._sha256, number) != len(vector)
+            or self._core.submissions.submit(self._sha256, number, sealed, host_sha256=digest)
         ):
             raise StateError("the rehearsal's contribution was refused")
         self._restart([sealed + digest])
@@ -193,20 +195,20 @@ class _Rehearsal:
 
     def _announced(self, number: int) -> HostSum:
         self._restart([])
-        self._core.announce(self._sha256, number, self._definition.cohort.minimum, bytes(32))
+        self._core.rounds.announce(self._sha256, number, self._definition.cohort.minimum, bytes(32))
         (release,) = self._algorithm.query(number).releases
         return HostSum(bytes(8 * release.coordinates), bytes(32))
 
     def _release(self, number: int, order: aggregator_pb2.RoundOrder, host_sum: HostSum | None) -> NoisyTensors:
         close = sign_order(order, self._developer, domains.CLOSE)
-        charged = self._core.charge(*close)
+        charged = self._core.rounds.charge(*close)
         self._settle(charged.writes)
         if charged.host_part_bytes:
-            self._core.host_parts(self._sha256, number, 0)
+            self._core.rounds.host_parts(self._sha256, number, 0)
         noise = self._records[noise_key(self._sha256, number)]
         stream = self._records.get(stream_key(self._sha256, number))
-        self._settle(self._core.seal_release(close[0], noise=noise, stream=stream, host_sum=host_sum))
-        signed = self._core.release(close[0], stored=self._records[release_key(self._sha256, number)])
+        self._settle(self._core.rounds.seal_release(close[0], noise=noise, stream=stream, host_sum=host_sum))
+        signed = self._core.rounds.release(close[0], stored=self._records[release_key(self._sha256, number)])
         release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(signed).release)
         tensors = {
             tensor.name: np.frombuffer(tensor.integers, "<i8").reshape(tensor.shape) * tensor.step
@@ -217,7 +219,7 @@ class _Rehearsal:
     def _contribution(self, number: int, model: bytes, broadcast: ModelVersion) -> tuple[bytes, bytes]:
         payload = payload_of(self._algorithm, broadcast, number)
         vector = b""
-        if self._core.host_part_bytes(self._sha256, number):
+        if self._core.submissions.host_part_bytes(self._sha256, number):
             payload, vector = split(payload, task_sha256=self._sha256, round=number)
         contribution_id = os.urandom(32)
         contribution = aggregator_pb2.Contribution(
@@ -234,20 +236,20 @@ class _Rehearsal:
             (domains.large_contribution_info, seal_segments) if large else (domains.contribution_info, seal)
         )
         info = context(self._sha256, number, model, self._identity.policy.sha256)
-        key = self._core.round_key(self._sha256, number)
+        key = self._core.rounds.round_key(self._sha256, number)
         if key is None:
             raise StateError("the rehearsal's round has no key")
         return close(key.hpke_key, contribution.SerializeToString(), info), vector
 
     def _restart(self, contributions: list[bytes]) -> None:
         self._identity, _ = EnclaveIdentity.restore_or_create(guest=self._guest, sealed=self._sealed_keys)
-        self._core = AggregatorCore.restore(
-            self._identity, self._records, lambda task, round: contributions, noise=_NoNoise()
-        )
+        state = EnclaveState(self._identity)
+        restore(state, self._records, lambda task, round: contributions)
+        self._core = AggregatorCore(state, noise=_NoNoise())
 
     def _settle(self, writes: tuple[SealedRecord, ...]) -> None:
         self._persist(writes)
-        self._core.commit()
+        self._core.state.commit()
 
     def _persist(self, writes: tuple[SealedRecord, ...]) -> None:
         for record in writes:

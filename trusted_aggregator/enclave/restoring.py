@@ -15,9 +15,8 @@ from odp.errors import PrivacyError, StateError
 from odp.privacy.matrix.participation import ParticipationRecord
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import parse_order
-from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
-from trusted_aggregator.enclave.streams import Streams
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.modes.tree.root_round import RootRound
 from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state import records as names
@@ -25,7 +24,7 @@ from trusted_aggregator.state.ledger_writes import restored_ledger
 from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import SealedRecord, Writes
 from trusted_aggregator.state.rollback import HandedOver
-from trusted_aggregator.state.sealed_state import PopulationRecord, RoundRecord, Sealer, TaskRecord, VoidedKey
+from trusted_aggregator.state.sealed_state import PopulationRecord, RoundRecord, TaskRecord, VoidedKey
 
 # Opened where what they belong to is.
 _BY_THEMSELVES = (names.ROUND_PREFIX, names.PARTICIPATION_PREFIX, names.LEDGER_PREFIX, names.LEDGER_STATE_PREFIX)
@@ -34,28 +33,18 @@ _BY_THEMSELVES = (names.ROUND_PREFIX, names.PARTICIPATION_PREFIX, names.LEDGER_P
 Contributions = Callable[[bytes, int], Iterable[bytes]]
 
 
-def restore(
-    identity: EnclaveIdentity,
-    sealer: Sealer,
-    round_sealer: Callable[[bytes], Sealer | None],
-    records: Mapping[str, bytes],
-    contributions: Contributions,
-    *,
-    streams: Streams,
-) -> tuple[dict[str, Population], Holdings, Writes]:
-    """Populations by name, tasks and rounds in memory, and the records that the host has to erase first.
+def restore(state: EnclaveState, records: Mapping[str, bytes], contributions: Contributions) -> Writes:
+    """Fills a new ``state``; returns the records that the host has to store or erase first.
 
-    ``streams`` takes up the streams of the tasks.
-
-    ``round_sealer`` opens the records of a task's round. A round that is erased is as one without records; they have to
-    go, since none of them would open under the secret of the task's next round.
+    A round whose secret is erased is as one without records; they have to go, since none of them would open under the
+    secret of the task's next round.
 
     Raises:
       HandedOver: a successor has a population; the secrets of its streams are erased.
       StateError: a record was changed, is missing, or a population was rolled back.
     """
     plaintexts = {
-        key: sealer.open(key, data)
+        key: state.sealer.open(key, data)
         for key, data in records.items()
         if not key.startswith((*_BY_THEMSELVES, *names.LATER_PREFIXES))
     }
@@ -63,14 +52,13 @@ def restore(
     def opened(prefix: str) -> list[bytes]:
         return [data for key, data in plaintexts.items() if key.startswith(prefix)]
 
-    populations: dict[str, Population] = {}
+    populations, holdings, streams = state.populations, state.holdings, state.streams
     handed_over: dict[str, HandedOver] = {}
-    holdings = Holdings()
     for data in opened(names.POPULATION_PREFIX):
-        record = PopulationRecord.decode(data, lambda head: restored_ledger(head, sealer, records))
+        record = PopulationRecord.decode(data, lambda head: restored_ledger(head, state.sealer, records))
         stored_state = names.split_state(records.get(names.ledger_state_key(record.name), b""))[0]
         try:
-            populations[record.name] = Population(identity, record.name, record=record, stored_state=stored_state)
+            populations[record.name] = Population(state.identity, record.name, record=record, stored_state=stored_state)
         except HandedOver as error:
             handed_over[record.name] = error
         holdings.end(record.abandoned)
@@ -88,13 +76,13 @@ def restore(
     for key, data in records.items():
         if not key.startswith(names.ROUND_PREFIX):
             continue
-        of_round = round_sealer(names.task_of(key))
-        if of_round is None or not _restored(
-            RoundRecord.decode(of_round.open(key, data)), identity, populations, holdings, contributions, streams
-        ):
+        sealer = state.keys.sealer(names.task_of(key))
+        if sealer is None or not _restored(state, RoundRecord.decode(sealer.open(key, data)), contributions):
             erased += [SealedRecord(name, None) for name in (key, names.noise_beside(key))]
     erased += streams.end(task for task, _ in holdings.lost)
-    return populations, holdings, tuple(erased)
+    state.resume()
+    changed = [population for population in populations.values() if population.changed]
+    return (*(write for population in changed for write in population.writes(state.sealer)), *erased)
 
 
 def held_round(
@@ -116,22 +104,15 @@ def held_round(
     return held
 
 
-def _restored(
-    record: RoundRecord,
-    identity: EnclaveIdentity,
-    populations: Mapping[str, Population],
-    holdings: Holdings,
-    contributions: Contributions,
-    streams: Streams,
-) -> bool:
+def _restored(state: EnclaveState, record: RoundRecord, contributions: Contributions) -> bool:
     """Whether the round is open or charged, and now in memory."""
-    order = parse_order(record.order)
+    order, holdings = parse_order(record.order), state.holdings
     if holdings.is_ended(order.task_sha256):
         return False
     task = holdings.task(order.task_sha256)
     if task is None:
         raise StateError(f"the sealed records lack the task of round {order.round}: restore the state folder")
-    population = populations[task.population]
+    population = state.populations[task.population]
     standing = population.find(task.id, order.round)
     charge = None if standing is None else standing.charge
     if standing is not None and charge is None:
@@ -140,17 +121,17 @@ def _restored(
     if opening in population.voided:  # its host brings it back
         return False
     try:
-        participation = streams.participation(task, order.round, population)
+        participation = state.streams.participation(task, order.round, population)
     except PrivacyError:
         over = True
     else:
-        over = record.policy_sha256 != identity.policy.sha256
+        over = record.policy_sha256 != state.identity.policy.sha256
     if over:
         if charge is not None:
             population.mark_void(task_id=task.id, round=order.round)
             holdings.lost.append((task.sha256, order.round))
         return False
-    restored = held_round(task, record, identity, participation)
+    restored = held_round(task, record, state.identity, participation)
     restored.resubmit(contributions(task.sha256, order.round))
     if charge is not None:
         restored.restore_charge(charge.contributions, charge.id_set_sha256)

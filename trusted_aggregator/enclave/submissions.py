@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from odp.enclave.identity import EnclaveIdentity
-from odp.errors import Refusal, StateError
+from odp.crypto.signing import SigningKey
+from odp.errors import Refusal
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Refused, RoundState, Sealed, Status
-from trusted_aggregator.enclave.holdings import Holdings
+from trusted_aggregator.boundary.interface import Refused, Sealed, Status
 from trusted_aggregator.enclave.refusing import ClosedRounds, sign_closed, sign_judged
 from trusted_aggregator.rounds.enclave_half import Round
-from trusted_aggregator.state.population import Population
+
+#: (task_sha256, round) to a round in memory; otherwise the refusal for a contribution to it.
+FindRound = Callable[[bytes, int], Round | Refusal]
 
 
 class Submissions:
-    """Routes each contribution to its round. ``submit`` and ``submit_batch`` may run in parallel, the rest may not."""
+    """Routes each contribution to its round. Thread-safe.
 
-    def __init__(self, identity: EnclaveIdentity) -> None:
-        self._identity = identity
-        self._admin = threading.RLock()
-        self._populations: dict[str, Population] = {}
-        self._holdings = Holdings()
-        self._closed = ClosedRounds()
+    Args:
+        signing: signs refusals that are final.
+        find_round: for each contribution; called by any thread.
+        closed: what is remembered of closed rounds.
+    """
+
+    def __init__(self, signing: SigningKey, find_round: FindRound, closed: ClosedRounds) -> None:
+        self._signing = signing
+        self._find_round = find_round
+        self._closed = closed
 
     def submit(self, task_sha256: bytes, round: int, sealed: bytes, *, host_sha256: bytes = b"") -> Refusal | None:
         """Counts one sealed contribution, once; None means accepted: the host stores it before it acknowledges it."""
@@ -61,7 +65,7 @@ class Submissions:
         refusal = held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED
         if refusal is Refusal.WRONG_ROUND and closed is not None:
             refusal = Refusal.ROUND_CLOSED
-        return Refused(refusal, sign_closed(self._identity.signing, closed, refusal, given))
+        return Refused(refusal, sign_closed(self._signing, closed, refusal, given))
 
     def _kept(self, held: Round, given: Sequence[Sealed]) -> list[Refused | None]:
         judged = held.judge(
@@ -74,7 +78,7 @@ class Submissions:
                 continue
             # What ``keep`` refuses may count after a restart: it depends on what came before.
             final = isinstance(found, Refusal) and held.signs_refusals
-            signature = sign_judged(self._identity.signing, held, refusal, one) if final else b""
+            signature = sign_judged(self._signing, held, refusal, one) if final else b""
             answers.append(Refused(refusal, signature))
         return answers
 
@@ -94,35 +98,3 @@ class Submissions:
         if isinstance(found, Refusal):
             return found
         return found.host_part_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
-
-    def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
-        """A page of the parts that the host has to sum in a charged round; see ``Round.host_parts`` for errors."""
-        with self._admin:
-            return self._held(task_sha256, round).host_parts(start)
-
-    def round_state(self, task_sha256: bytes, round: int) -> RoundState | None:
-        """The number of contributions of a round; None for an unknown one."""
-        with self._admin:
-            task = self._holdings.task(task_sha256)
-            return None if task is None else self._holdings.state(task, round, self._populations[task.population])
-
-    def round_states(self) -> list[RoundState]:
-        """All open or charged rounds, and those that the last start found void, by task and number."""
-        with self._admin:
-            held = [(found.task_sha256, found.number) for found in self._holdings.rounds()]
-            states = [self.round_state(*key) for key in sorted({*held, *self._holdings.lost})]
-        return [state for state in states if state is not None]
-
-    def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
-        """Records the contributions of an open round that only the host holds; see ``Round.announce`` for errors."""
-        with self._admin:
-            self._held(task_sha256, round).announce(clients, set_sha256)
-
-    def _held(self, task_sha256: bytes, round: int) -> Round:
-        found = self._find_round(task_sha256, round)
-        if isinstance(found, Refusal):
-            raise StateError(f"round {round} is not open here; open it first")
-        return found
-
-    def _find_round(self, task_sha256: bytes, round: int) -> Round | Refusal:
-        return self._holdings.find_round(task_sha256, round, self._populations)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -27,9 +26,9 @@ from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.signed.task import check_length
 from odp.transparency.excerpt import EndorsedImages
 from odp.v1 import enclave_pb2, hand_over_pb2
-from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
-from trusted_aggregator.enclave.streams import Streams, stream_sealer
+from trusted_aggregator.enclave.state import EnclaveState
+from trusted_aggregator.enclave.streams import stream_sealer
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.ledger_writes import restored_ledger
 from trusted_aggregator.state.population import Population
@@ -37,26 +36,15 @@ from trusted_aggregator.state.records import SealedRecord, Writes
 from trusted_aggregator.state.sealed_state import PopulationRecord, Sealer, Successor, TaskRecord
 
 
-@dataclass(frozen=True)
-class TakenOver:
-    """The state that an enclave continues with, and the records of the tasks, sealed for it."""
-
-    identity: EnclaveIdentity
-    populations: Mapping[str, Population]
-    holdings: Holdings
-    streams: Streams
-    tasks: Writes
-
-
 class TakingOver:
-    """One take-over, from the nonce to the enclave's memory. Not thread-safe: the enclave does not serve yet."""
+    """One take-over, from the nonce to the enclave's ``state``. Not thread-safe: the enclave does not serve yet."""
 
     def __init__(self, identity: EnclaveIdentity) -> None:
+        #: Complete once ``finish`` returned.
+        self.state = EnclaveState(identity)
         self._identity = identity
-        self._own = Sealer(identity.sealing_key)
         self._nonce: bytes | None = None
         self._predecessor: Sealer | None = None
-        self._streams = Streams(identity)
         # Of the predecessor's records of streams, by their keys.
         self._stream_sealers: dict[str, Sealer] = {}
         self._statement = hand_over_pb2.HandOverStatement()
@@ -76,7 +64,7 @@ class TakingOver:
             PrivacyError: it names another successor.
             StateError: no nonce was drawn.
         """
-        policy, given = self._identity.policy, package.hand_over
+        policy, hand_over = self._identity.policy, package.hand_over
         if policy.upgrade is None:
             raise ConfigurationError(
                 "the policy of this enclave names no log and no endorsers: it cannot take over populations"
@@ -84,16 +72,16 @@ class TakingOver:
         if self._nonce is None:
             raise StateError("no nonce was drawn for the predecessor's evidence; ask for one first")
         chip = OwnChip.of(self._identity)
-        old = chip.verify(given.evidence, nonce=self._nonce)
+        old = chip.verify(hand_over.evidence, nonce=self._nonce)
         EndorsedImages.read(log, policy.upgrade, now=chip.now).require(
             role=policy.role, image_digest=old.image_digest, policy_sha256=policy.sha256.hex(), ended=True
         )
-        digest = hashlib.sha256(given.statement).digest()
-        verify(old.signing_key, given.signature, domains.HAND_OVER, given.statement)
+        digest = hashlib.sha256(hand_over.statement).digest()
+        verify(old.signing_key, hand_over.signature, domains.HAND_OVER, hand_over.statement)
         signed = domains.hand_over_package(self._nonce, digest, package.sealed)
         verify(old.signing_key, package.signature, domains.HAND_OVER_PACKAGE, signed)
         try:
-            statement = hand_over_pb2.HandOverStatement.FromString(given.statement)
+            statement = hand_over_pb2.HandOverStatement.FromString(hand_over.statement)
         except DecodeError:
             raise ConfigurationError("Expected a HandOverStatement; it cannot be read") from None
         if statement.successor_image != self._identity.image_digest:
@@ -115,30 +103,31 @@ class TakingOver:
             sealer = self._stream_sealers.get(record.key)
             if sealer is None:
                 return ()
-            return (self._streams.resealed(record.key, sealer.open(record.key, record.data)),)
+            return (self.state.streams.resealed(record.key, sealer.open(record.key, record.data)),)
         if not record.key.startswith(names.RELEASE_PREFIX) or record.data is None:
             raise StateError(f"sealed record {record.key!r} is neither a release nor of a stream")
         stored = enclave_pb2.StoredRelease.FromString(self._opened(record.key, record.data))
         stored.signature = self._identity.signing.sign(domains.RELEASE, stored.release)
-        return (self._own.seal(record.key, stored.SerializeToString(deterministic=True)),)
+        return (self.state.sealer.seal(record.key, stored.SerializeToString(deterministic=True)),)
 
-    def finish(self, records: Mapping[str, bytes]) -> TakenOver:
-        """Populations, tasks and streams from the predecessor's ``records``; records of rounds are dropped.
+    def finish(self, records: Mapping[str, bytes]) -> Writes:
+        """Reads populations, tasks and streams from the predecessor's ``records``; those of rounds are dropped.
+
+        Returns the records of this enclave, which the host has to store before they are committed.
 
         Raises:
             StateError: a record was changed or is missing, or a population was rolled back.
             PrivacyError: a population was handed over to another enclave.
         """
-        populations: dict[str, Population] = {}
-        holdings = Holdings()
-        own = Successor(self._identity.image_digest, self._identity.policy.sha256.hex())
+        populations, holdings = self.state.populations, self.state.holdings
+        successor = Successor(self._identity.image_digest, self._identity.policy.sha256.hex())
         for handed in self._statement.populations:
             key = names.population_key(handed.population)
             if key not in records:
                 raise StateError(f"the records that were handed over lack population {handed.population!r}")
             record = PopulationRecord.decode(self._opened(key, records[key]), self._ledger_at(records))
             population = Population(self._identity, record.name, record=record)
-            population.take_over(own)
+            population.take_over(successor)
             populations[record.name] = population
             holdings.end(record.abandoned)
         tasks = []
@@ -148,11 +137,12 @@ class TakingOver:
                 task = OpenedTask.restored(TaskRecord.decode(plaintext))
                 if task.population in populations and not holdings.is_ended(task.sha256):
                     holdings.add_task(task)
-                    tasks.append(self._own.seal(key, plaintext))
+                    tasks.append(self.state.sealer.seal(key, plaintext))
         for key, sealer in self._stream_sealers.items():
             if key.startswith(names.PARTICIPATION_PREFIX) and key in records:
-                self._streams.take_up(key, sealer.open(key, records[key]), populations, holdings)
-        return TakenOver(self._identity, populations, holdings, self._streams, tuple(tasks))
+                self.state.streams.take_up(key, sealer.open(key, records[key]), populations, holdings)
+        written = (record for population in populations.values() for record in population.writes(self.state.sealer))
+        return (*written, *tasks)
 
     def _sealers_of_streams(
         self, package: hand_over_pb2.HandOverPackage, signing_key: bytes, digest: bytes, sealing_key: bytes
@@ -162,13 +152,12 @@ class TakingOver:
         signed = domains.hand_over_package(self._nonce, digest, package.sealed_streams)
         verify(signing_key, package.streams_signature, domains.HAND_OVER_PACKAGE, signed)
         info = domains.hand_over_streams_info(self._nonce, digest)
-        found: dict[str, Sealer] = {}
-        for one in hand_over_pb2.StreamSecrets.FromString(
-            self._identity.hpke.open(package.sealed_streams, info)
-        ).streams:
-            key = names.participation_key(one.task_sha256, one.round)
-            found[key] = found[names.stream_beside(key)] = stream_sealer(sealing_key, one.secret)
-        return found
+        secrets = hand_over_pb2.StreamSecrets.FromString(self._identity.hpke.open(package.sealed_streams, info))
+        sealers: dict[str, Sealer] = {}
+        for stream in secrets.streams:
+            key = names.participation_key(stream.task_sha256, stream.round)
+            sealers[key] = sealers[names.stream_beside(key)] = stream_sealer(sealing_key, stream.secret)
+        return sealers
 
     def _ledger_at(self, records: Mapping[str, bytes]) -> Callable[[LedgerHead], LedgerState]:
         return lambda head: restored_ledger(head, self._required(), records)

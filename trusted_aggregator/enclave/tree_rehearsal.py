@@ -17,10 +17,11 @@ from odp.signed.charter import approve, found
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
 from odp.v1 import aggregator_pb2, attestation_pb2, leaf_pb2
 from odp.wire.tables import manifest_for
+from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.hand_over_rehearsal import RehearsedGuest
 from trusted_aggregator.enclave.leaf_core import LeafCore
 from trusted_aggregator.enclave.rehearsal import payload_of, unsampled
-from trusted_aggregator.enclave.root_core import RootCore
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound
 from trusted_aggregator.modes.table import round_class
 
@@ -40,43 +41,46 @@ def rehearse_tree() -> None:
         EnclaveIdentity.restore_or_create(guest=RehearsedGuest(platform, one, _IMAGE, {}), sealed=None)[0]
         for one in (policy, policy.as_role("leaf"))
     )
-    core, taker = RootCore(root), LeafCore(leaf)
-    core.set_charter(approve(found(definition.population, owners=[developer.public]), developer))
-    core.commit()
+    core, taker = AggregatorCore(EnclaveState(root)), LeafCore(leaf)
+    tree = core.tree
+    if tree is None:
+        raise StateError("the rehearsal's policy has no leaves")
+    core.owners.set_charter(approve(found(definition.population, owners=[developer.public]), developer))
+    core.state.commit()
     task = sign_task(definition, developer)
     sha256, algorithm = task_sha256(task), algorithm_for(open_task(task))
     broadcast = algorithm.server().broadcast(algorithm.server().start())
     model = model_sha256(sign_manifest(manifest_for(broadcast, sha256), developer))
     order = aggregator_pb2.RoundOrder(task_sha256=sha256, round=0, model_sha256=model)
-    core.check_task(task)
-    core.open_round(task, *sign_order(order, developer, domains.OPEN))
-    core.commit()
+    core.rounds.check_task(task)
+    core.rounds.open_round(task, *sign_order(order, developer, domains.OPEN))
+    core.state.commit()
 
-    evidence = leaf.evidence(core.leaf_nonce(0))
+    evidence = leaf.evidence(tree.leaf_nonce(0))
     greeting = leaf_pb2.GreetResponse(
         nonce=taker.draw_nonce(),
         evidence=attestation_pb2.GetEvidenceResponse(
             token=evidence.token, policy=evidence.policy, event_log=evidence.event_log
         ),
     )
-    taker.open_part(core.delegate(sha256, 0, 0, greeting))
+    taker.open_part(tree.delegate(sha256, 0, 0, greeting))
     contribution = aggregator_pb2.Contribution(
         task_sha256=sha256, round=0, model_sha256=model, contribution_id=os.urandom(32), pseudonym=os.urandom(32),
         payload=payload_of(algorithm, broadcast, 0),
     )  # fmt: skip
-    key = core.round_key(sha256, 0)
+    key = core.rounds.round_key(sha256, 0)
     if key is None:
         raise StateError("the rehearsal's round has no key")
     info = domains.contribution_info(sha256, 0, model, policy.sha256)
     sealed = seal(key.hpke_key, contribution.SerializeToString(), info)
     request = aggregator_pb2.SubmitRequest(task_sha256=sha256, round=0, sealed_contribution=sealed)
-    if taker.submit_batch([request]) != [None]:
+    if taker.submissions.submit_batch([request]) != [None]:
         raise StateError("the rehearsal's contribution was refused")
-    taker.sign_refusal(request)
-    core.check_close(*sign_order(order, developer, domains.CLOSE), 1)
+    taker.submissions.sign_refusal(request)
+    tree.check_close(*sign_order(order, developer, domains.CLOSE), 1)
     _, pieces = taker.close_part(sha256, 0)
     for number in range(pieces):
-        core.give_part(sha256, 0, taker.take_part(sha256, 0, number))
-    core.charge(*sign_order(order, developer, domains.CLOSE))
-    core.commit()
+        tree.give_part(sha256, 0, taker.take_part(sha256, 0, number))
+    core.rounds.charge(*sign_order(order, developer, domains.CLOSE))
+    core.state.commit()
     taker.erase_part(sha256, 0)

@@ -10,28 +10,28 @@ from odp.errors import AttestationError, PrivacyError
 from odp.v1 import enclave_pb2, leaf_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 from trusted_aggregator.enclave.leaf_core import LeafCore
-from trusted_aggregator.enclave.root_core import RootCore
+from trusted_aggregator.enclave.tree import Tree
 
 
-def root_routes(core: RootCore) -> dict[str, Route]:
+def root_routes(tree: Tree) -> dict[str, Route]:
     """What the host of a root asks besides."""
 
     def leaf_nonce(request: EnclaveRequest) -> EnclaveReply:
-        return EnclaveReply(nonce=enclave_pb2.DrawnNonce(nonce=core.leaf_nonce(request.leaf_nonce.leaf)))
+        return EnclaveReply(nonce=enclave_pb2.DrawnNonce(nonce=tree.leaf_nonce(request.leaf_nonce.leaf)))
 
     def delegate(request: EnclaveRequest) -> EnclaveReply:
         given = request.delegate
         with _told():
-            found = core.delegate(given.task_sha256, given.round, given.leaf, given.greeting)
+            found = tree.delegate(given.task_sha256, given.round, given.leaf, given.greeting)
         return EnclaveReply(delegation=found)
 
     def check_close(request: EnclaveRequest) -> EnclaveReply:
         given = request.check_close
-        return _yes(core.check_close(given.order, given.signature, given.contributions))
+        return _yes(tree.check_close(given.order, given.signature, given.contributions))
 
     def give_part(request: EnclaveRequest) -> EnclaveReply:
         given = request.give_part
-        return _yes(core.give_part(given.task_sha256, given.round, given.piece))
+        return _yes(tree.give_part(given.task_sha256, given.round, given.piece))
 
     return {
         "leaf_nonce": Route("change", leaf_nonce),

@@ -92,7 +92,7 @@ class HandOverService:
             return self._core.draw_nonce()
 
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
-        """The package, or the number of rounds that have to close first. Raises as ``HandingOver.begin_hand_over``."""
+        """The package, or the number of rounds that have to close first. Raises as ``HandOver.begin_hand_over``."""
         # Leaves may be slow to answer: nothing else waits for them.
         uncounted = {key: self._modes.of(key).uncounted(key) for key in self._open_rounds()}
         stays = {key for key, waits in uncounted.items() if waits and not request.void_rounds}

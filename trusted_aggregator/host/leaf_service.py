@@ -52,7 +52,7 @@ class LeafParts:
 
     def greet(self, nonce: bytes) -> leaf_pb2.GreetResponse:
         """Evidence for the root, and the nonce for the root's."""
-        return leaf_pb2.GreetResponse(nonce=self._core.nonce(), evidence=self._core.evidence(nonce))
+        return leaf_pb2.GreetResponse(nonce=self._core.draw_nonce(), evidence=self._core.evidence(nonce))
 
     def open(self, given: leaf_pb2.Delegation) -> None:
         """Passes a part to the enclave, and gives it back what is stored of it."""

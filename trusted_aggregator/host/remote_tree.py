@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from odp.v1 import aggregator_pb2, enclave_pb2, leaf_pb2
+from odp.v1 import aggregator_pb2, leaf_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator.host.remote import RemoteAggregator
 
 
 class RemoteRoot(RemoteAggregator):
-    """The enclave of a root; ``trusted_aggregator.enclave.root_core.RootCore`` says what each call does and raises."""
+    """The enclave of a root; ``trusted_aggregator.enclave.tree.Tree`` says what each call does and raises."""
 
     def leaf_nonce(self, leaf: int) -> bytes:
         """For the evidence of a leaf."""
@@ -58,7 +58,3 @@ class RemoteLeaf(RemoteAggregator):
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
         """None: the root has it."""
         return None
-
-    def nonce(self) -> bytes:
-        """For the evidence of the root."""
-        return self._client.call(EnclaveRequest(ask_nonce=enclave_pb2.AskNonce())).nonce.nonce

@@ -7,6 +7,7 @@ for them are files (``piece_files.py``).
 
 from __future__ import annotations
 
+import abc
 import functools
 import hashlib
 import itertools
@@ -142,7 +143,7 @@ class _Statements:
         self.note_work = work.on_conflict_do_update(index_elements=[tables.work.c.task], set_={"at": work.excluded.at})
 
 
-class SqlStorage:
+class SqlStorage(abc.ABC):
     """Implements ``trusted_aggregator.host.storage.Storage``, but for what a kind of database does in its own way.
 
     Args:
@@ -177,16 +178,16 @@ class SqlStorage:
 
     # What each kind of database does in its own way
 
+    @abc.abstractmethod
     def _inserting(self, rows: Sequence[Row]) -> Callable[[sqlalchemy.Connection], Any]:
         """What inserts contributions in the transaction of its connection, once however often it runs."""
-        raise NotImplementedError
 
-    def _before_erasing(self, connection: sqlalchemy.Connection) -> None:
+    def _before_erasing(self, connection: sqlalchemy.Connection) -> None:  # noqa: B027
         """Prepares the transaction of ``connection`` for an erasure."""
 
+    @abc.abstractmethod
     def _remove_traces(self) -> None:
         """Removes what is left of erased contributions. Raises StateError where that cannot be done now."""
-        raise NotImplementedError
 
     def add(self, contributions: Sequence[Contribution]) -> None:
         with self._changed:

@@ -20,6 +20,7 @@ from odp.signed.task import task_sha256
 from odp.v1 import common_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.state import records as names
 
 
@@ -408,7 +409,7 @@ class TestOpening:
         guest = world.platform.launch(image_digest="sha384:" + "1" * 96, policy=policy, name="distributor")
         identity, _ = EnclaveIdentity.restore_or_create(guest=guest, sealed=None)
         with pytest.raises(ConfigurationError, match="role"):
-            AggregatorCore(identity)
+            AggregatorCore(EnclaveState(identity))
 
 
 class TestClosing:
@@ -518,7 +519,7 @@ class TestClosing:
         assert names.noise_key(small.task_sha256, 0) not in small.records
         assert names.round_key(small.task_sha256, 0) not in small.records
         assert (held.contributions, held._waiting, held._sum) == (0, [], None)
-        assert small.core._find_round(small.task_sha256, 0) is Refusal.ROUND_CLOSED
+        assert small.core.state.find_round(small.task_sha256, 0) is Refusal.ROUND_CLOSED
         assert small.core.round_state(small.task_sha256, 0).contributions == 3
 
     def test_a_long_order_is_refused(self, small):

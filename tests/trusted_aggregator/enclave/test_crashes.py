@@ -283,14 +283,14 @@ class TestSwappedState:
     def test_a_void_round_is_written_to_the_ledger_and_stays_void_whatever_comes_back(self, charged):
         rows = {key: list(kept) for key, kept in charged.rows.items()}
         charged.restart(rows={})
-        written, void, *erased = charged.core.restored_writes
+        written, void, *erased = charged.restored_writes
         assert written.key == names.population_key(charged.population)
         assert void.key == names.ledger_key(charged.population, 1)
         assert [(record.key, record.data) for record in erased] == _without(charged)
-        charged.persist(charged.core.restored_writes)
+        charged.persist(charged.restored_writes)
         charged.restart(rows=rows)
         self._is_void(charged)
-        assert charged.core.restored_writes == ()
+        assert charged.restored_writes == ()
         ledger = charged.ledger()
         assert [entry.state for entry in ledger.entries] == [ReleaseState.CHARGED, ReleaseState.VOID]
         ledger.verify()
@@ -301,7 +301,7 @@ class TestSwappedState:
         key = names.round_key(charged.task_sha256, 0)
         charged.restart({**charged.records, key: before[key]}, {})
         assert charged.core.round_state(charged.task_sha256, 0).status is Status.RELEASED
-        assert [(record.key, record.data) for record in charged.core.restored_writes] == _without(charged)
+        assert [(record.key, record.data) for record in charged.restored_writes] == _without(charged)
         assert charged.release() == signed
 
     def test_the_order_of_the_same_set_and_repeated_rows_do_not_matter(self, charged):

@@ -160,7 +160,7 @@ class Schedule:
             self._started()
 
     def _started(self):
-        self.ending = self.world.core._holdings.is_ended(self.key[0])
+        self.ending = self.world.core.state.holdings.is_ended(self.key[0])
         assert self.ending or not self.ended
         # A start puts in force what it starts from.
         self.ended |= self.ending
@@ -174,8 +174,8 @@ class Schedule:
         return 0 if state is None else state.contributions
 
     def check(self):
-        population = self.world.core._populations[self.world.population]
-        asked = {record.key: record.data for record in population.writes(self.world.core._sealer)}
+        population = self.world.core.state.populations[self.world.population]
+        asked = {record.key: record.data for record in population.writes(self.world.core.state.sealer)}
         stored, head = {**self.given, **self.world.found, **asked}, population.record.ledger.head
         lines = [stored[ledger_key(head.population, number)] for number in range(head.entries)]
         ledger = Ledger(head.population, tuple(entries_of(b"".join(lines))))

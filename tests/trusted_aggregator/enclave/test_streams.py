@@ -140,7 +140,7 @@ def test_a_stream_goes_on_after_a_death_at_any_step_of_every_round(make_stream, 
     def step(name):
         if name == killed:
             world.restart()
-            world.persist(world.core.restored_writes)
+            world.persist(world.restored_writes)
 
     released = []
     for round in range(4):
@@ -246,11 +246,11 @@ class TestLostState:
         """Even where it can be read: the ledger names the release that the state has to follow."""
         world = make_stream()
         world.run_round(0, GROUPS[0])
-        position = world.core._streams._positions[world.task_sha256]
-        world.core._streams._positions[world.task_sha256] = dataclasses.replace(position, release_sha256=bytes(32))
+        position = world.core.state.streams._positions[world.task_sha256]
+        world.core.state.streams._positions[world.task_sha256] = dataclasses.replace(position, release_sha256=bytes(32))
         with pytest.raises(PrivacyError, match="ended before round 1"):
             world.open(1)
-        world.core._streams._positions[world.task_sha256] = position
+        world.core.state.streams._positions[world.task_sha256] = position
         opened = Sealer.open
 
         def another(sealer, key, data):

@@ -132,7 +132,6 @@ class _Calls:
 
 def _leaf_calls(leaf):
     calls = _Calls(lambda: leaf.core)
-    calls.nonce = lambda: leaf.core.draw_nonce()
     calls.evidence = lambda nonce: leaf.greet(nonce).evidence
     return calls
 

@@ -181,7 +181,7 @@ def test_neither_side_holds_a_vector(host: Host) -> None:
     assert host.halve(1).vector in held, "the host has the masked vector"
     assert plain not in held
     assert host.halve(1).secret[:32] not in held, "and not its seed"
-    (found,) = host.core._holdings.rounds()
+    (found,) = host.core.state.holdings.rounds()
     assert found._waiting == [host.halve(1).secret], "the enclave has the seed, and of the vector a hash"
 
 

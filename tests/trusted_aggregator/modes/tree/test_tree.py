@@ -67,7 +67,7 @@ def exact(tree, devices, round=0):
 
 def standing(tree):
     """Where round 0 stands in the ledger."""
-    return tree.core._populations[tree.population].find(tree.task_sha256.hex(), 0)
+    return tree.core.state.populations[tree.population].find(tree.task_sha256.hex(), 0)
 
 
 def require_release(tree, signed, devices):
@@ -215,7 +215,7 @@ class TestHosts:
         assert tree.leaves[0].part() == part, "the same bytes at each call"
         free = next(device for device in range(50, 99) if tree.leaf_of(device) == 0)
         assert tree.leaves[0].submit(tree.sealed(free)) is Refusal.ROUND_CLOSED
-        held = tree.leaves[0].core._find_round(tree.task_sha256, 0)
+        held = tree.leaves[0].core.enclave.find_round(tree.task_sha256, 0)
         assert not held.record.hpke_key
         assert not held.record.draw_seed
 
@@ -284,7 +284,7 @@ class TestHosts:
     def test_a_sum_with_too_many_contributions_is_left_out(self, tree):
         """All 40 at one leaf: false alarm below 1e-11."""
         tree.fill(range(40))
-        round = tree.core._find_round(tree.task_sha256, 0)
+        round = tree.core.state.find_round(tree.task_sha256, 0)
         round._most = 39
         tree.hand_in(0)
         *most, last = tree.leaves[1].part()

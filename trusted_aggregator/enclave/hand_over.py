@@ -24,39 +24,27 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
 
 from odp.crypto import domains, hpke
-from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.signed.task import check_length
 from odp.transparency.excerpt import EndorsedImages
-from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
+from odp.v1 import attestation_pb2, hand_over_pb2
 from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.enclave.round_keys import RoundKeys
-from trusted_aggregator.enclave.streams import Streams
-from trusted_aggregator.enclave.submissions import Submissions
+from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.rounds.enclave_half import Round
-from trusted_aggregator.state import records as names
 from trusted_aggregator.state.population import Population
-from trusted_aggregator.state.records import SealedRecord, Writes
-from trusted_aggregator.state.sealed_state import Sealer, Successor, VoidedKey
+from trusted_aggregator.state.records import Writes
+from trusted_aggregator.state.sealed_state import Successor
 
 
-class HandingOver(Submissions):
-    """The state of the old enclave during a hand-over."""
+class HandOver:
+    """The calls of the old enclave during a hand-over. Thread-safe."""
 
-    def __init__(self, identity: EnclaveIdentity) -> None:
-        super().__init__(identity)
-        self._sealer = Sealer(identity.sealing_key)
-        self._keys = RoundKeys(identity)
-        self._streams = Streams(identity)
-        # Tasks whose round is over, and its key not erased yet: until it is, nothing that rests on the end leaves.
-        self._over: set[bytes] = set()
-        # Of tasks that are being ended, or handed over: what can never count once that is in force.
-        self._ending: list[Round] = []
+    def __init__(self, state: EnclaveState) -> None:
+        self._state = state
         # The nonce that a successor's evidence has to be over; None before one is drawn.
         self._nonce: bytes | None = None
 
@@ -67,9 +55,10 @@ class HandingOver(Submissions):
 
         Raises StateError where the platform cannot erase.
         """
-        with self._admin:
-            taken = [population.name for population in self._populations.values() if population.is_taken_over]
-            self._streams.erase_taken(task.sha256 for name in taken for task in self._holdings.tasks_of(name))
+        state = self._state
+        with state.lock:
+            taken = [population.name for population in state.populations.values() if population.is_taken_over]
+            state.streams.erase_taken(task.sha256 for name in taken for task in state.holdings.tasks_of(name))
             self._nonce = os.urandom(NONCE_BYTES)
             return self._nonce
 
@@ -86,17 +75,18 @@ class HandingOver(Submissions):
             PrivacyError: another one has taken a population over.
             StateError: a population was rolled back, or an earlier change is not stored yet.
         """
-        with self._admin:
-            successor = _named(self._verified(request))
+        state = self._state
+        with state.lock:
+            successor = _successor(self._verified(request))
             founded = self._founded()
             for population in founded:
                 population.require_may_hand_over(successor)
             if not self._freeze_rounds(void=request.void_rounds):
                 return ()
-            voided, erased = self._drop_rounds()
+            voided, erased = state.drop_rounds()
             for population in founded:
                 population.hand_over(successor, voided=voided.get(population.name, ()))
-            written = (record for population in founded for record in population.writes(self._sealer))
+            written = (record for population in founded for record in population.writes(state.sealer))
             return (*written, *erased)
 
     def finish_hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverPackage:
@@ -105,24 +95,25 @@ class HandingOver(Submissions):
         Raises, besides what ``begin_hand_over`` raises, PrivacyError where it is not in force, and StateError where the
         platform cannot erase the keys of void rounds.
         """
-        with self._admin:
+        state = self._state
+        with state.lock:
             verified = self._verified(request)
             check_length("nonce", request.nonce, NONCE_BYTES)
             for population in self._founded():
-                if population.successor != _named(verified):
+                if population.successor != _successor(verified):
                     raise PrivacyError(f"population {population.name!r} is not handed over to this successor yet")
-            self._erase_over()
+            state.erase_over()
             statement = self._statement(verified).SerializeToString(deterministic=True)
             digest = hashlib.sha256(statement).digest()
             info = domains.hand_over_info(request.nonce, digest)
-            sealed = hpke.seal(verified.hpke_key, self._identity.sealing_key, info)
-            secrets = self._streams.secrets().SerializeToString(deterministic=True)
+            sealed = hpke.seal(verified.hpke_key, state.identity.sealing_key, info)
+            secrets = state.streams.secrets().SerializeToString(deterministic=True)
             streams = b""
             if secrets:
                 streams_info = domains.hand_over_streams_info(request.nonce, digest)
                 streams = hpke.seal(verified.hpke_key, secrets, streams_info)
-            evidence = self._identity.evidence(request.nonce)
-            sign = self._identity.signing.sign
+            evidence = state.identity.evidence(request.nonce)
+            sign = state.identity.signing.sign
             return hand_over_pb2.HandOverPackage(
                 hand_over=hand_over_pb2.HandOver(
                     statement=statement,
@@ -139,14 +130,9 @@ class HandingOver(Submissions):
                 ),
             )
 
-    def _require_holder(self) -> None:
-        """Raises StateError after a hand-over: this enclave then founds no other populations either."""
-        for population in self._populations.values():
-            if population.record.successor is not None:
-                population.require_committed()
-
     def _verified(self, request: hand_over_pb2.HandOverRequest) -> VerifiedEnclave:
-        policy = self._identity.policy
+        state = self._state
+        policy = state.identity.policy
         if policy.upgrade is None:
             raise ConfigurationError(
                 "the policy of this enclave names no log and no endorsers (--upgrade): it cannot hand "
@@ -154,9 +140,9 @@ class HandingOver(Submissions):
             )
         if self._nonce is None:
             raise StateError("no nonce was drawn for the successor's evidence; ask for one first")
-        chip = OwnChip.of(self._identity)
+        chip = OwnChip.of(state.identity)
         verified = chip.verify(request.successor, nonce=self._nonce)
-        if verified.image_digest == self._identity.image_digest:
+        if verified.image_digest == state.identity.image_digest:
             raise ConfigurationError("the successor runs the same code as this enclave: there is nothing to hand over")
         EndorsedImages.read(request.log, policy.upgrade, now=chip.now).require(
             role=policy.role, image_digest=verified.image_digest, policy_sha256=policy.sha256.hex()
@@ -164,7 +150,9 @@ class HandingOver(Submissions):
         return verified
 
     def _founded(self) -> list[Population]:
-        founded = [population for _, population in sorted(self._populations.items()) if population.record.charter_bytes]
+        founded = [
+            population for _, population in sorted(self._state.populations.items()) if population.record.charter_bytes
+        ]
         if not founded:
             raise ConfigurationError("no population is founded here: there is nothing to hand over")
         return founded
@@ -175,7 +163,7 @@ class HandingOver(Submissions):
         def can_end(round: Round) -> bool:
             return not round.contributions or (void and round.can_be_void)
 
-        held = self._holdings.rounds()
+        held = self._state.holdings.rounds()
         if not all(round.status is Status.OPEN and can_end(round) for round in held):
             return False
         for round in held:
@@ -187,59 +175,18 @@ class HandingOver(Submissions):
                 round.thaw()
         return ended
 
-    def _openings(self, tasks: Collection[bytes]) -> list[VoidedKey]:
-        """The open rounds of tasks that end: nothing that was sealed to them is released once the end is in force."""
-        held = self._holdings.rounds(tasks)
-        ended = [round for round in held if round.status is Status.OPEN and round.can_be_void]
-        return [VoidedKey(round.task_sha256, round.number, round.public_key) for round in ended]
-
-    def _drop_rounds(self) -> tuple[dict[str, list[VoidedKey]], Writes]:
-        """Drops all rounds; returns their public keys by population, and what the host has to erase.
-
-        Their secrets are erased once that is in force: before, a death leaves the rounds open.
-        """
-        voided: dict[str, list[VoidedKey]] = {}
-        held = self._holdings.rounds()
-        for round in held:
-            task = self._holdings.task(round.task_sha256)
-            if task is not None:
-                key = VoidedKey(round.task_sha256, round.number, round.public_key)
-                voided.setdefault(task.population, []).append(key)
-            self._holdings.drop_round(round)
-        self._over.update(round.task_sha256 for round in held)
-        keys = [names.round_key(round.task_sha256, round.number) for round in held]
-        return voided, tuple(SealedRecord(name, None) for key in keys for name in (key, names.noise_beside(key)))
-
-    def _signed_key(self, round: Round) -> common_pb2.SignedRoundKey:
-        """The signed public key of a round, with every void opening of its population."""
-        task = self._holdings.task(round.task_sha256)
-        return self._keys.signed(round, () if task is None else self._populations[task.population].voided)
-
-    def _remember_voided(self) -> None:
-        """Has the refusals of void openings signed, as far as they are in force, until the round is charged."""
-        for _, population in sorted(self._populations.items()):
-            self._closed.add_voided(population.voided_uncharged)
-
-    def _erase(self, tasks: Collection[bytes]) -> None:
-        """Erases the secrets of these tasks' rounds, and of what their streams need no more. Raises StateError."""
-        self._keys.erase(tasks)
-        self._streams.erase(tasks)
-
-    def _erase_over(self) -> None:
-        self._erase(self._over)
-        self._over.clear()
-
     def _statement(self, successor: VerifiedEnclave) -> hand_over_pb2.HandOverStatement:
+        state = self._state
         return hand_over_pb2.HandOverStatement(
-            predecessor_image=self._identity.image_digest,
+            predecessor_image=state.identity.image_digest,
             chip_id=successor.chip_id,
             successor_image=successor.image_digest,
-            policy_sha256=self._identity.policy.sha256,
+            policy_sha256=state.identity.policy.sha256,
             populations=[_handed(population) for population in self._founded()],
         )
 
 
-def _named(verified: VerifiedEnclave) -> Successor:
+def _successor(verified: VerifiedEnclave) -> Successor:
     return Successor(verified.image_digest, verified.policy.sha256.hex())
 
 

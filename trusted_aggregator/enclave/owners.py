@@ -1,0 +1,97 @@
+"""Whose a population is: its charter, the end of its tasks, and its ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from odp.crypto import domains
+from odp.signed.charter import charter_sha256, open_charter
+from odp.signed.task import open_task, task_sha256
+from odp.v1 import common_pb2, population_pb2
+from trusted_aggregator.boundary.orders import open_abandon_order
+from trusted_aggregator.enclave.state import EnclaveState
+from trusted_aggregator.state.chartering import changeable
+from trusted_aggregator.state.records import Writes
+
+
+class Owners:
+    """Calls of those who own populations. Thread-safe."""
+
+    def __init__(self, state: EnclaveState) -> None:
+        self._state = state
+        # How often each charter changed since the launch.
+        self._changes: Counter[str] = Counter()
+
+    def set_charter(self, signed: population_pb2.SignedCharter) -> Writes:
+        """Founds a population, or changes its owners; tasks of former owners end. Idempotent.
+
+        Raises:
+            ConfigurationError: the charter is malformed.
+            SignatureError, PrivacyError: it is not signed by those who may, does not follow the one in force, or a
+                limit is reached.
+            StateError: the population was rolled back.
+        """
+        charter, state = open_charter(signed), self._state
+        with state.lock:
+            population = state.populations.get(charter.population)
+            if population is not None and population.record.charter_bytes:
+                current = population_pb2.SignedCharter.FromString(population.record.charter_bytes)
+                if charter_sha256(current) == charter.sha256:
+                    return population.writes(state.sealer) if population.is_pending else ()
+            state.require_holder()
+            population = changeable(charter, state.populations, state.identity, changes=self._changes)
+            tasks = state.holdings.tasks_of(charter.population)
+            ended = [task.sha256 for task in tasks if task.developer_key not in charter.owners]
+            population.set_charter(charter, abandoned=ended, voided=state.openings(ended))
+            state.populations[charter.population] = population
+            self._changes[charter.population] += 1
+            return state.end(ended, population)
+
+    def charter(self, name: str) -> population_pb2.SignedCharter | None:
+        """The charter in force of population ``name``; None where it is not founded."""
+        with self._state.lock:
+            population = self._state.populations.get(name)
+            return None if population is None or population.charter is None else population.charter.signed
+
+    def abandon(
+        self, signed_task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature
+    ) -> Writes:
+        """Ends a task by an order of an owner of its population: contributions, sums and noise are erased. Idempotent.
+
+        What it has charged stays charged; nothing of it is accepted or released any more.
+
+        Raises:
+            SignatureError, ConfigurationError: task or order are not valid, or not of one task.
+            PrivacyError: the signer does not own the population, or too many tasks were ended and this one is not held.
+            StateError: the population was rolled back.
+        """
+        definition, task = open_task(signed_task), task_sha256(signed_task)
+        open_abandon_order(order, task_sha256=task, signature=signature)
+        state = self._state
+        with state.lock:
+            population = state.population(definition.population)
+            if task in population.record.abandoned:
+                return population.writes(state.sealer) if population.is_pending else ()
+            population.require_owner(signature.key, of=f"the end of task {definition.name!r}")
+            is_held = state.holdings.task(task) is not None
+            population.abandon(task, held=is_held, voided=state.openings([task]))
+            return state.end([task], population)
+
+    def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
+        """(head of the population's ledger, encoded; its signature); None for an unknown task.
+
+        The host has the entries, and the head stands for them.
+
+        Raises StateError where another copy of this enclave has charged since.
+        """
+        state = self._state
+        with state.lock:
+            task = state.holdings.task(task_sha256)
+            if task is None:
+                population = next((each for each in state.populations.values() if each.knows(task_sha256)), None)
+            else:
+                population = state.populations[task.population]
+            if population is None:
+                return None
+            data = population.ledger.head.encode()
+            return data, state.identity.signing.sign(domains.LEDGER, data)
