@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.seam import (
     Algorithm,
     Client,
-    DeclaredRelease,
     LocalData,
     LocalRows,
     ModelTable,

@@ -11,8 +11,15 @@ import numpy as np
 
 from odp.aggregation.table import mode_of
 from odp.algorithms.cohorts import draw_of, draws_of
-from odp.algorithms.seam import Algorithm, DeclaredRelease, Query
-from odp.crypto.secure_aggregation.parameters import graph_delta
+from odp.algorithms.declared import (
+    DeclaredRelease,
+    GaussianSum,
+    SharedNoiseSum,
+    ShuffledCounts,
+    StreamSum,
+    TensorCharge,
+)
+from odp.algorithms.seam import Algorithm, Query
 from odp.errors import ConfigurationError, PrivacyError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.adjacency import Adjacency
@@ -26,7 +33,7 @@ from odp.privacy.events import (
 )
 from odp.privacy.ledger_events import CoveredRelease, LedgerEvent, charged
 from odp.privacy.local_events import ShuffledReports
-from odp.privacy.mechanisms.rounded_gaussian import MAX_RATIO, MIN_RATIO, IntegerNoise
+from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.v1 import common_pb2
 
 #: Up to here a release travels, is sealed and is logged as one message of at most 32 MiB, with room for all that is not
@@ -37,9 +44,6 @@ LARGEST_RELEASE_BYTES = 2**28
 #: A contribution: the numbers of the largest release in 8 bits each.
 LARGEST_CONTRIBUTION_BYTES = 2**25
 _INTEGER_BYTES = 8
-
-TensorCharge = GaussianRelease | DistributedRelease | CoveredRelease | ShuffledReports
-"""The part of a ledger's entry that one released tensor has."""
 
 _WRITTEN = {
     Adjacency.ZERO_OUT_USER: common_pb2.ADJACENCY_ZERO_OUT_USER,
@@ -66,7 +70,7 @@ def require_sizes(query: Query, definition: common_pb2.TaskDefinition) -> None:
     numbers = size // _INTEGER_BYTES
     mode = mode_of(definition.cohort)
     whole, largest = "", LARGEST_RELEASE_BYTES
-    if any(release.stream is not None for release in query.releases):
+    if any(isinstance(release, StreamSum) for release in query.releases):
         whole, largest = "a stream keeps its sums", LARGEST_ATTACHED_BYTES
     elif mode.in_session:
         whole, largest = f"aggregation={mode.name!r} takes its sum", LARGEST_ATTACHED_BYTES
@@ -87,36 +91,17 @@ def require_sizes(query: Query, definition: common_pb2.TaskDefinition) -> None:
         )
 
 
-def require_charged_noise(release: DeclaredRelease) -> None:
-    """Returns if the release declares, in every column, the noise that its charge covers, to the last bit.
-
-    Raises:
-        PrivacyError: less in a column, or not one number per column.
-        ConfigurationError: it is declared as packed, and is no upper triangle.
-    """
-    least = release.charged_std
-    if release.column_std.shape != least.shape or not (_stored(release.column_std) >= _stored(least)).all():
-        raise PrivacyError(
-            f"release {release.name!r} has less noise than its charged noise_std={release.noise_std!r}: only entries"
-            " of a packed triangle that the norm counts twice may have noise_std / sqrt(2)"
-        )
-
-
 def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
     """Integer noise in grid units, int64 of the release's shape: column c has the std column_std[c] / step.
 
     It lives on the grid of the sums themselves (rule P18): coarser noise would show the sums modulo its own grid.
     Shuffled reports have none: zeros.
-
-    Raises:
-        PrivacyError: as ``require_charged_noise``.
     """
-    require_charged_noise(release)
-    if release.shuffled is not None:
-        return np.zeros(release.shape, dtype=np.int64)
-    if (_stored(release.column_std) == release.column_std[0]).all():
-        ratio = float(release.column_std[0] / release.step)
-        return noise.sample(ratio, release.coordinates).reshape(release.shape)
+    match release:
+        case ShuffledCounts():
+            return np.zeros(release.shape, dtype=np.int64)
+        case SharedNoiseSum() | StreamSum() | GaussianSum(packed=False):
+            return noise.sample(release.noise_std / release.step, release.coordinates).reshape(release.shape)
     width = release.shape[-1]
     rows = release.coordinates // width
     draws = np.empty((rows, width), dtype=np.int64)
@@ -136,11 +121,6 @@ def draw_noise(release: DeclaredRelease, noise: IntegerNoise) -> Int64Array:
     return draws.reshape(release.shape)
 
 
-def _stored(columns: Float64Array) -> Float64Array:
-    """The numbers that ``columns`` has in memory: one for millions of columns that are alike."""
-    return columns[:1] if columns.strides == (0,) else columns
-
-
 def sampling_of(definition: common_pb2.TaskDefinition, round: int) -> Sampling | None:
     """How the enclave draws the contributions of a round; None where every one counts.
 
@@ -151,49 +131,8 @@ def sampling_of(definition: common_pb2.TaskDefinition, round: int) -> Sampling |
 
 
 def charges_of(query: Query) -> tuple[TensorCharge, ...]:
-    """The Gaussian mechanism of each release of one round, that of its devices' shares, or its place in a stream.
-
-    Raises:
-        PrivacyError: as ``require_charged_noise``: nothing is charged for more noise than it has; or a stream of other
-            numbers.
-        ConfigurationError: no enclave can draw the noise.
-    """
-    return _charges(query.releases)
-
-
-def _charges(releases: Iterable[DeclaredRelease]) -> tuple[TensorCharge, ...]:
-    for release in releases:
-        require_charged_noise(release)
-    return tuple(_charge(release) for release in releases)
-
-
-def _charge(release: DeclaredRelease) -> TensorCharge:
-    if release.shuffled is not None:
-        if release.noise_std or release.sensitivity or release.sharers or release.stream is not None:
-            raise PrivacyError(f"release {release.name!r} of shuffled reports declares noise, which it has none of")
-        return release.shuffled
-    if release.stream is not None:
-        return _charge_of_stream(release, release.stream)
-    ratio = release.noise_std / release.step
-    if not MIN_RATIO <= ratio <= MAX_RATIO:
-        raise ConfigurationError(
-            f"Expected noise_std={release.noise_std!r} of release {release.name!r} to be {MIN_RATIO:g} to {MAX_RATIO:g}"
-            f" steps of its grid (got {ratio!r}): no enclave draws such noise"
-        )
-    if not release.sharers:
-        return GaussianRelease(release.name, release.sensitivity, release.noise_std, release.coordinates)
-    return DistributedRelease(
-        name=release.name, sensitivity=release.sensitivity, noise_std=release.noise_std,
-        coordinates=release.coordinates, sharers=release.sharers, step=release.step, graph_delta=graph_delta(),
-    )  # fmt: skip
-
-
-def _charge_of_stream(release: DeclaredRelease, stream: StreamRelease) -> StreamRelease | CoveredRelease:
-    """The whole stream with its first release; for those after it, that it covers them."""
-    declared = (release.name, release.sensitivity, release.noise_std, release.coordinates * stream.rounds)
-    if release.sharers or declared != (stream.name, stream.sensitivity, stream.noise_std, stream.coordinates):
-        raise PrivacyError(f"release {release.name!r} declares other numbers than its stream has")
-    return CoveredRelease(stream, release.place) if release.place else stream
+    """The charge of each release of one round. Raises as ``Sums.charge``."""
+    return tuple(release.charge for release in query.releases)
 
 
 def charge_of(event: TensorCharge) -> common_pb2.Charge:
@@ -303,7 +242,7 @@ def planned_entries(algorithm: Algorithm) -> list[tuple[LedgerEvent, ...]]:
     for releases, draw in zip(planned, draws, strict=True):
         # Of up to 10,000 rounds, most are as the one before.
         alike = before is not None and before[0] is releases and before[1] is draw
-        entries.append(entries[-1] if alike else _entry(_charges(releases), draw))
+        entries.append(entries[-1] if alike else _entry(tuple(release.charge for release in releases), draw))
         before = releases, draw
     return entries
 

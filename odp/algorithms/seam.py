@@ -19,7 +19,6 @@ Everything that a query declares follows from the task definition alone: an encl
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
@@ -36,12 +35,11 @@ from odp.wire.encoding import Encoding
 from odp.wire.model import ModelVersion, Slices
 
 if TYPE_CHECKING:
+    from odp.algorithms.declared import DeclaredRelease
     from odp.models.computing_cost import ComputingCost
     from odp.models.features import Feature
     from odp.models.litert.trainer import Engine, ProgramTrainer
-    from odp.privacy.events import StreamRelease
     from odp.privacy.local_charge import LocalCharge
-    from odp.privacy.local_events import ShuffledReports
     from odp.privacy.matrix.encoding import Encoder
     from odp.privacy.matrix.participation import Participation
 
@@ -142,59 +140,6 @@ class ModelTable(NamedTuple):
     keyed: bool
 
 
-@dataclass(frozen=True)
-class DeclaredRelease:
-    """One tensor that a round releases: int64 sums on the grid ``step`` plus rounded Gaussian noise.
-
-    ``sensitivity`` and ``noise_std`` are what the ledger charges: L2 over the whole tensor, in data units, between any
-    contribution of one user and the empty one (``odp.privacy.adjacency``). ``packed``: the last axis is the upper
-    triangle of a symmetric matrix, of which the norm counts every entry off the diagonal twice. ``column_std`` float64
-    [shape[-1]] is the noise's standard deviation per entry of the last axis, in data units: ``charged_std``, or more.
-    With ``sharers``, no party rounds a Gaussian: at least ``sharers`` honest devices add the noise, in shares
-    (``odp.algorithms.dense.shares``). With a ``stream``, the release is the one at ``place`` of it: sensitivity and
-    noise are the stream's, which is charged with the release at 0. With ``shuffled``, the sums are numbers of reports
-    that are private by themselves: there is no noise, sensitivity and noise are 0, and that event is the charge.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    step: float
-    sensitivity: float
-    noise_std: float
-    column_std: Float64Array
-    sharers: int = 0
-    packed: bool = False
-    stream: StreamRelease | None = None
-    place: int = 0
-    shuffled: ShuffledReports | None = None
-
-    @property
-    def charged_std(self) -> Float64Array:
-        """The least standard deviation per entry of the last axis that the charge covers, float64 [shape[-1]].
-
-        ``noise_std``, and over sqrt(2) for entries that the norm counts twice: as if both copies had noise of their
-        own and were averaged.
-
-        Raises:
-            ConfigurationError: ``packed``, and the last axis is no upper triangle.
-        """
-        if not self.packed:
-            # One number in memory: a task has releases of all its rounds.
-            return np.broadcast_to(np.float64(self.noise_std), self.shape[-1])
-        width = (math.isqrt(8 * self.shape[-1] + 1) - 1) // 2
-        first, second = np.triu_indices(width)
-        if len(first) != self.shape[-1]:
-            raise ConfigurationError(
-                f"Expected the last axis of release {self.name!r} to be an upper triangle, got {self.shape[-1]} entries"
-            )
-        return np.where(first == second, self.noise_std, self.noise_std / math.sqrt(2.0))
-
-    @property
-    def coordinates(self) -> int:
-        """Number of noise draws."""
-        return int(np.prod(self.shape))
-
-
 class Sum(Protocol):
     """A running exact sum: independent of the order of contributions and of the BLAS in use."""
 
@@ -216,8 +161,12 @@ class Query(Protocol):
     """
 
     payload_bytes: int
-    releases: tuple[DeclaredRelease, ...]
     maximum: int
+
+    @property
+    def releases(self) -> tuple[DeclaredRelease, ...]:
+        """What a round releases, in order."""
+        ...
 
     def check(self, payload: bytes) -> None:
         """Raises ContributionRefused (MALFORMED, OUT_OF_BOUNDS) unless the payload keeps the declared sensitivity."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from odp import _validate
 from odp.algorithms.capabilities import Recommender
+from odp.algorithms.declared import ShuffledCounts
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges, sampling_of
 from odp.errors import ConfigurationError
@@ -53,6 +54,8 @@ def plan_of_task(task: DeclaredTask, *, population: int | None = None) -> dict[s
     for number, releases in enumerate(algorithm.planned_releases()):
         events += round_charges(algorithm.query(number), sampling)
         for release in releases:
+            if isinstance(release, ShuffledCounts):
+                continue
             per_item = release.shape[0] == items
             raters = probability * users * (places / items if per_item else 1.0)
             clip = release.sensitivity / (math.sqrt(places) if per_item else 1.0)

@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 
 from odp import _validate
+from odp.algorithms.declared import NoisySum
 from odp.algorithms.dense.update_spread import Spread, SpreadTerms
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import RELEASE, Terms
-from odp.algorithms.seam import DeclaredRelease, NoisyTensors
+from odp.algorithms.seam import NoisyTensors
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.mnist import Images, load_mnist
 from odp.errors import ConfigurationError, DataError
@@ -50,7 +51,7 @@ PICTURES = 600
 CLASSES = 10
 EPSILON = 8.0
 _FEATURES, _LARGEST = 100, 20.0
-_Release = tuple[NoisyTensors, tuple[DeclaredRelease, ...]]
+_Release = tuple[NoisyTensors, tuple[NoisySum, ...]]
 _BLOCK = 128  # clients whose differences are held at once
 
 

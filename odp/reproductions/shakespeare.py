@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from odp import _validate
+from odp.algorithms.declared import NoisySum
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.algorithms.federated.terms import Terms
-from odp.algorithms.seam import DeclaredRelease
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.errors import DataError
 from odp.models.examples import Examples
@@ -207,7 +207,7 @@ def reproduce(
     """
     _validate.integer(seed=seed, low=0, high=2**63)
     terms = Terms.of(task.definition())
-    declared: list[DeclaredRelease] = []
+    declared: list[NoisySum] = []
     run = simulate(task, people, seed=seed, on_round=on_round, on_release=lambda _, releases: declared.extend(releases))
     without = simulate(task, people, seed=seed, noise=False).metrics["test_accuracy"] if baseline else None
     targets = people.test.targets

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from odp.algorithms.seam import DeclaredRelease, NoisyTensors
+from odp.algorithms.declared import DeclaredRelease
+from odp.algorithms.seam import NoisyTensors
 from odp.crypto import domains
 from odp.crypto.signing import SIGNATURE_BYTES, SignatureError, verify
 from odp.errors import ServiceError

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from odp.algorithms.capabilities import Answers, RandomizedInquiry
+from odp.algorithms.declared import SharedNoiseSum
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.shares import sum_of_shares
 from odp.algorithms.question import Question
@@ -114,9 +115,10 @@ def simulate_answers(
             f"Expected 1 to {query.maximum} users, as the cohort's goal allows (got {population.n_users}); "
             "set the goal to the users of the data set"
         )
-    if population.n_users < release.sharers:
+    sharers = release.sharers if isinstance(release, SharedNoiseSum) else 0
+    if population.n_users < sharers:
         raise DataError(
-            f"Expected at least {release.sharers} users, whose shares together are the charged noise "
+            f"Expected at least {sharers} users, whose shares together are the charged noise "
             f"(got {population.n_users}); lower the cohort's minimum, or take more users"
         )
     check_delta_for(task.privacy.delta, population.n_users)
@@ -129,7 +131,7 @@ def simulate_answers(
     source = noise if not isinstance(noise, bool) else GaussianNoise(SeededNoise(seed)) if noise else NoNoise()
     charges = () if silent else charged(charges_of(query))
     epsilon = math.inf if silent else epsilon_of(list(charges), delta=task.privacy.delta)
-    if release.sharers and noise is True and isinstance(query, DenseQuery):
+    if sharers and noise is True and isinstance(query, DenseQuery):
         noise_integers = sum_of_shares(query.grid, SeededNoise(seed), sharers=population.n_users)
     else:
         noise_integers = draw_noise(release, source)

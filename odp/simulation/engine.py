@@ -21,12 +21,12 @@ import numpy.typing as npt
 
 from odp.algorithms.capabilities import Diagnosed, Recommender
 from odp.algorithms.cohorts import goal_of
+from odp.algorithms.declared import NoisySum, ShuffledCounts
 from odp.algorithms.experiment import Metrics, evaluation_of
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.release import draw_noise, require_charged_noise, round_charges, sampling_of, to_values
+from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
 from odp.algorithms.seam import (
     Algorithm,
-    DeclaredRelease,
     NoisyTensors,
     Query,
 )
@@ -179,7 +179,7 @@ def simulate(
     seed: int = 1,
     noise: bool | IntegerNoise = True,
     on_round: Callable[[RoundResult], None] | None = None,
-    on_release: Callable[[NoisyTensors, tuple[DeclaredRelease, ...]], None] | None = None,
+    on_release: Callable[[NoisyTensors, tuple[NoisySum, ...]], None] | None = None,
     on_users: Callable[[int, int, int], None] | None = None,
     checkpoint: Path | None = None,
     engine: Engine | None = None,
@@ -203,7 +203,7 @@ def simulate(
     seed: int = 1,
     noise: bool | IntegerNoise = True,
     on_round: Callable[[RoundResult], None] | None = None,
-    on_release: Callable[[NoisyTensors, tuple[DeclaredRelease, ...]], None] | None = None,
+    on_release: Callable[[NoisyTensors, tuple[NoisySum, ...]], None] | None = None,
     on_users: Callable[[int, int, int], None] | None = None,
     checkpoint: Path | None = None,
     engine: Engine | None = None,
@@ -319,9 +319,10 @@ def simulate(
         tensors = _released(query, stream.encoded(sums), source.of(number, query))
         del sums
         released = NoisyTensors(number, tensors, contributions)
-        totals += noisy_totals(released, query.releases)
+        declared = tuple(release for release in query.releases if isinstance(release, NoisySum))
+        totals += noisy_totals(released, declared)
         if on_release is not None:
-            on_release(released, query.releases)
+            on_release(released, declared)
         figures = {}
         if isinstance(algorithm, Diagnosed):
             figures = algorithm.figures(broadcast, released, noisy=source.noisy)
@@ -421,8 +422,7 @@ def _released(query: Query, totals: Mapping[str, Int64Array], source: IntegerNoi
     tensors: dict[str, Float64Array] = {}
     for release in query.releases:
         sums = totals[release.name].reshape(release.shape)
-        if isinstance(source, RoundedNormals | GaussianNoise) and release.shuffled is None:
-            require_charged_noise(release)
+        if isinstance(source, RoundedNormals | GaussianNoise) and not isinstance(release, ShuffledCounts):
             sums = np.require(sums, np.int64, ["C", "W"])
             tensors[release.name] = source.added(sums, release.column_std / release.step, release.step)
             continue

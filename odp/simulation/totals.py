@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from odp.algorithms.seam import DeclaredRelease, NoisyTensors
+from odp.algorithms.declared import NoisySum
+from odp.algorithms.seam import NoisyTensors
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class NoisyTotals:
     mean_square_row: float | None
 
 
-def noisy_totals(tensors: NoisyTensors, releases: tuple[DeclaredRelease, ...]) -> tuple[NoisyTotals, ...]:
+def noisy_totals(tensors: NoisyTensors, releases: tuple[NoisySum, ...]) -> tuple[NoisyTotals, ...]:
     """Sums of a round's releases: post-processing, so they cost no privacy."""
     totals = []
     for release in releases:

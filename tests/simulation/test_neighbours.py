@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import odp
+from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.implicit import evaluation as implicit
-from odp.algorithms.seam import DeclaredRelease
 from odp.datasets import Ratings, Split, random_split
 from odp.datasets.splitting import permutation_split
 from odp.evaluation import baselines, dp_sgd
@@ -94,7 +94,7 @@ _RELEASED, _NOISED = engine._released, tuning.noised
 
 
 def _of(release: DeclaredRelease, exact: np.ndarray, out: np.ndarray) -> Release:
-    weights = (release.noise_std / release.charged_std) ** 2
+    weights = (release.noise_std / release.column_std) ** 2
     return Release(release.name, release.sensitivity, release.step, weights, exact, out)
 
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.release import is_detached, release_bytes
-from odp.algorithms.seam import DeclaredRelease
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.segments import SEGMENT_BYTES, open_segment, seal_segment
 from odp.errors import Refusal, StateError

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from odp.algorithms.release import TensorCharge, charge_of, is_detached, release_bytes
+from odp.algorithms.declared import TensorCharge
+from odp.algorithms.release import charge_of, is_detached, release_bytes
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.errors import StateError

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.seam import DeclaredRelease, Query, SampledQuery
+from odp.algorithms.seam import Query, SampledQuery
 from odp.crypto.hpke import HpkeKey
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError

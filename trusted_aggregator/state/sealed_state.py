@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from odp.algorithms.seam import DeclaredRelease
+from odp.algorithms.declared import DeclaredRelease
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.void_openings import MOST_VOIDED
 from odp.enclave.sealing import seal, unseal

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from odp.algorithms.declared import DeclaredRelease, GaussianSum, SharedNoiseSum
 from odp.algorithms.dense.grid import NUMBER, Grid
-from odp.algorithms.seam import DeclaredRelease, refusals_one_by_one
+from odp.algorithms.seam import refusals_one_by_one
 from odp.errors import ContributionRefused, Refusal
 from odp.numerics.arrays import Int64Array
 
@@ -29,16 +30,9 @@ class DenseQuery:
         self.grid = grid
         self.payload_bytes = grid.payload_bytes
         self.maximum = grid.maximum
+        terms = name, (grid.size,), grid.step, grid.clip, grid.noise_std
         self.releases: tuple[DeclaredRelease, ...] = (
-            DeclaredRelease(
-                name=name,
-                shape=(grid.size,),
-                step=grid.step,
-                sensitivity=grid.clip,
-                noise_std=grid.noise_std,
-                column_std=np.broadcast_to(np.float64(grid.noise_std), grid.size),
-                sharers=grid.sharers,
-            ),
+            SharedNoiseSum(*terms, grid.sharers) if grid.sharers else GaussianSum(*terms),
         )
 
     def check(self, payload: bytes) -> None:

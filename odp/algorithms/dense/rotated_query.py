@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from odp.algorithms.declared import DeclaredRelease, GaussianSum
 from odp.algorithms.dense.query import DenseSum
 from odp.algorithms.dense.rotated import RotatedGrid, encode, squared_norms
-from odp.algorithms.seam import DeclaredRelease
 from odp.errors import ContributionRefused, Refusal
 from odp.numerics.packed_bits import spare_bits, unpack
 
@@ -30,14 +30,7 @@ class RotatedQuery:
         self.payload_bytes = grid.payload_bytes
         self.maximum = grid.maximum
         self.releases: tuple[DeclaredRelease, ...] = (
-            DeclaredRelease(
-                name=name,
-                shape=(grid.size,),
-                step=grid.step,
-                sensitivity=grid.sensitivity,
-                noise_std=grid.noise_std,
-                column_std=np.broadcast_to(np.float64(grid.noise_std), grid.size),
-            ),
+            GaussianSum(name, (grid.size,), grid.step, grid.sensitivity, grid.noise_std),
         )
 
     @property

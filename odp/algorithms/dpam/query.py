@@ -30,6 +30,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from odp.algorithms.declared import GaussianSum
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.accumulate import Accumulator
 from odp.algorithms.dpam.codec import Contributions
@@ -37,7 +38,6 @@ from odp.algorithms.dpam.oblivious import ObliviousAccumulator
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, Terms
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS
 from odp.algorithms.factorization.query import FactorizationQuery, count_units, packed_release, plain_release
-from odp.algorithms.seam import DeclaredRelease
 
 
 class DpamQuery(FactorizationQuery[Contributions]):
@@ -74,7 +74,7 @@ class DpamQuery(FactorizationQuery[Contributions]):
         return within
 
 
-def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
+def declared_releases(terms: Terms, round: int) -> tuple[GaussianSum, ...]:
     """The releases of one round; see the table of this module."""
     rank, items = terms.rank_of(round), terms.items
     weight_step = math.sqrt(terms.max_items) / WEIGHT_UNITS

@@ -15,12 +15,10 @@ Source: Denisov et al. 2022; Choquette-Choo et al. 2023, theorem 2.1.
 
 from __future__ import annotations
 
-import numpy as np
-
+from odp.algorithms.declared import StreamSum
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dpftrl.stream import StreamOfTask, require_ring
 from odp.algorithms.federated.terms import RELEASE
-from odp.algorithms.seam import DeclaredRelease
 from odp.privacy.matrix.encoding import Encoder
 
 _WRAPPED_LIMIT = 2**31
@@ -34,18 +32,7 @@ class StreamedQuery(DenseQuery):
         stream, event = of_task.stream, of_task.event
         self._stream = stream
         self.allowed = stream.allowed
-        self.releases = (
-            DeclaredRelease(
-                name=RELEASE,
-                shape=(stream.size,),
-                step=stream.encoded_step,
-                sensitivity=event.sensitivity,
-                noise_std=event.noise_std,
-                column_std=np.broadcast_to(np.float64(event.noise_std), stream.size),
-                stream=event,
-                place=place,
-            ),
-        )
+        self.releases = (StreamSum(RELEASE, (stream.size,), stream.encoded_step, event, place),)
 
     def encoder(self, *, wrapped: bool = False, state: bytes | None = None) -> Encoder:
         """As ``StreamQuery.encoder``."""

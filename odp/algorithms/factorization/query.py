@@ -8,7 +8,6 @@ sends. The declared sensitivities of ``dpam/query.py`` and ``implicit/query.py``
 from __future__ import annotations
 
 import abc
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -17,11 +16,11 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from odp.algorithms.declared import GaussianSum
 from odp.algorithms.factorization.codec import WEIGHT_UNITS, Contributions
 from odp.algorithms.factorization.oblivious import distinct
 from odp.algorithms.factorization.sums import ContributionSum
 from odp.algorithms.factorization.terms import COUNTS_ROUND, CommonTerms
-from odp.algorithms.seam import DeclaredRelease
 from odp.errors import ContributionRefused, Refusal
 
 # Rule P16: the grid is at most a 64th of the noise. Only counts need care; the other grids are far finer.
@@ -49,7 +48,7 @@ class FactorizationQuery(abc.ABC, Generic[_Contributions]):
         terms: CommonTerms,
         round: int,
         *,
-        releases: tuple[DeclaredRelease, ...],
+        releases: tuple[GaussianSum, ...],
         empty_payload: bytes,
         row_limit: int,
     ) -> None:
@@ -109,17 +108,11 @@ def count_units(terms: CommonTerms) -> int:
     return int(2 ** math.ceil(math.log2(_COUNT_RATIO / terms.count_noise_std)))
 
 
-def plain_release(
-    name: str, shape: tuple[int, ...], step: float, sensitivity: float, noise_std: float
-) -> DeclaredRelease:
+def plain_release(name: str, shape: tuple[int, ...], step: float, sensitivity: float, noise_std: float) -> GaussianSum:
     """A release whose entries all count once, so that all have the same noise."""
-    return DeclaredRelease(name, shape, step, sensitivity, noise_std, np.broadcast_to(np.float64(noise_std), shape[-1]))
+    return GaussianSum(name, shape, step, sensitivity, noise_std)
 
 
-def packed_release(
-    name: str, shape: tuple[int, ...], step: float, sensitivity: float, noise_std: float
-) -> DeclaredRelease:
+def packed_release(name: str, shape: tuple[int, ...], step: float, sensitivity: float, noise_std: float) -> GaussianSum:
     """A release of packed upper triangles of symmetric matrices; its norms are Frobenius norms."""
-    diagonal_std = np.full(shape[-1], noise_std)
-    release = DeclaredRelease(name, shape, step, sensitivity, noise_std, diagonal_std, packed=True)
-    return dataclasses.replace(release, column_std=release.charged_std)
+    return GaussianSum(name, shape, step, sensitivity, noise_std, packed=True)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, cast
 from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers, Diagnosed
+from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.heavy_hitters.terms import COUNTS, PREFIXES, RELEASE, WORDS, Terms
 from odp.algorithms.heavy_hitters.words import CHARACTER_SECONDS, ROWS, word_seconds
 from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import (
     Client,
-    DeclaredRelease,
     LocalTable,
     ModelTable,
     NoisyTensors,

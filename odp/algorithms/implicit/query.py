@@ -23,13 +23,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from odp.algorithms.declared import GaussianSum
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS, Contributions
 from odp.algorithms.factorization.query import FactorizationQuery, count_units, plain_release
 from odp.algorithms.factorization.sums import BLOCK, ContributionSum
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.oblivious import ObliviousImplicitSum
 from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
-from odp.algorithms.seam import DeclaredRelease
 from odp.numerics.arrays import Int64Array
 
 
@@ -93,7 +93,7 @@ class ImplicitSum(ContributionSum[Contributions]):
         self._totals["targets"] += (weighting @ rows.astype(np.float64)).astype(np.int64)
 
 
-def declared_releases(terms: Terms, round: int) -> tuple[DeclaredRelease, ...]:
+def declared_releases(terms: Terms, round: int) -> tuple[GaussianSum, ...]:
     """The releases of one round; see the table of this module.
 
     Raises:

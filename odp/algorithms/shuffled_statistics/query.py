@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from odp.algorithms.declared import ShuffledCounts
 from odp.algorithms.local_statistics.terms import REPORT
-from odp.algorithms.seam import DeclaredRelease, refusals_one_by_one
+from odp.algorithms.seam import refusals_one_by_one
 from odp.algorithms.shuffled_statistics.terms import RELEASE, Terms
 from odp.errors import Refusal
 from odp.numerics.arrays import Int64Array
@@ -31,17 +32,7 @@ class ReportsQuery:
         self._terms = terms
         self.payload_bytes = REPORT.itemsize
         self.maximum = terms.maximum
-        self.releases: tuple[DeclaredRelease, ...] = (
-            DeclaredRelease(
-                name=RELEASE,
-                shape=(terms.reports.cells,),
-                step=1.0,
-                sensitivity=0.0,
-                noise_std=0.0,
-                column_std=np.broadcast_to(np.float64(0.0), terms.reports.cells),
-                shuffled=terms.charge,
-            ),
-        )
+        self.releases = (ShuffledCounts(RELEASE, (terms.reports.cells,), 1.0, terms.charge),)
 
     def check(self, payload: bytes) -> None:
         """Raises ContributionRefused as ``ReportTerms.check``."""

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_rows import own_rows
 
+from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dpam import codec, userside
 from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.factorization.codec import NO_ITEM, WEIGHT_UNITS
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import DeclaredRelease, SampledQuery
+from odp.algorithms.seam import SampledQuery
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.v1 import common_pb2
 from odp.wire.model import Slices

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS, Contributions
 from odp.algorithms.implicit import codec
 from odp.algorithms.implicit.population import ImplicitPopulation
@@ -18,7 +19,7 @@ from odp.algorithms.implicit.query import ImplicitQuery
 from odp.algorithms.implicit.terms import Terms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.algorithms.seam import DeclaredRelease, SampledQuery
+from odp.algorithms.seam import SampledQuery
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.privacy.accounting import epsilon, mu_for

@@ -83,5 +83,5 @@ def test_with_all_data_of_a_user_or_none_everything_but_the_sums_is_the_same(mak
     assert seen == other_seen
     for declared in query.releases:
         change = (sums[declared.name] - other_sums[declared.name]).reshape(declared.shape)
-        scaled = change * declared.noise_std / declared.charged_std
+        scaled = change * declared.noise_std / declared.column_std
         assert 0.0 < float(np.sqrt((scaled**2).sum())) <= declared.sensitivity * (1.0 + 1e-9)

@@ -16,8 +16,9 @@ from typing import cast
 
 from google.protobuf.message import DecodeError
 
+from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.release import draw_noise
-from odp.algorithms.seam import DeclaredRelease, Query, SampledQuery, Sum
+from odp.algorithms.seam import Query, SampledQuery, Sum
 from odp.crypto import domains, segments
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
 from odp.enclave.policy import EnclavePolicy

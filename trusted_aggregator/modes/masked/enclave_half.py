@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.seam import DeclaredRelease, Query, StreamQuery, refusals_one_by_one
+from odp.algorithms.seam import Query, StreamQuery, refusals_one_by_one
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import (
     DIGEST_BYTES,

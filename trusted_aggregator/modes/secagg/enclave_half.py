@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.seam import DeclaredRelease, Query, StreamQuery
+from odp.algorithms.declared import DeclaredRelease
+from odp.algorithms.seam import Query, StreamQuery
 from odp.crypto.secure_aggregation.masked import DIGEST_BYTES
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.numerics.arrays import Int64Array

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from google.protobuf.message import DecodeError
 
-from odp.algorithms.seam import DeclaredRelease
+from odp.algorithms.declared import DeclaredRelease
 from odp.crypto import domains
 from odp.crypto.segments import SEGMENT_BYTES
 from odp.errors import StateError

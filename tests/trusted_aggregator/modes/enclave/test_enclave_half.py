@@ -10,7 +10,7 @@ from scipy import stats
 
 from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import Terms
-from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.errors import ConfigurationError, Refusal, StateError
 from odp.evaluation.noise import SeededNoise
 from odp.privacy.mechanisms import GaussianNoise
 from odp.signed.task import open_task
@@ -53,39 +53,26 @@ def test_two_rounds_get_different_noise_and_names(make_world):
     assert (first.arrays["counts"] != second.arrays["counts"]).any()
 
 
-def test_a_release_with_less_noise_than_it_is_charged_for_is_refused(make_world):
-    query = make_world(minimum=3).algorithm.query(0)
-    declared = query.releases[0]
-    query.releases = (replace(declared, column_std=declared.column_std * 0.7),)
-    with pytest.raises(PrivacyError, match="less noise"):
-        draw_round_noise(query, GaussianNoise(SeededNoise(1)))
-    query.releases = (replace(declared, column_std=declared.column_std * np.nan),)
-    with pytest.raises(PrivacyError, match="less noise"):
-        draw_round_noise(query, GaussianNoise(SeededNoise(1)))
-
-
 @pytest.mark.parametrize(("round", "name"), [(0, "counts"), (1, "mass"), (1, "sums"), (2, "targets")])
 def test_noise_over_the_root_of_two_is_for_off_diagonals_of_a_packed_triangle_alone(make_world, round, name):
-    """A plain release with it costs sqrt(2) times the charged mu."""
+    """A plain release with it would cost sqrt(2) times the charged mu; no release has noise of its own choice."""
     query = make_world(minimum=3).algorithm.query(round)
-    declared = {release.name: release for release in query.releases}
-    least = {**declared, name: replace(declared[name], column_std=declared[name].column_std / math.sqrt(2.0))}
-    query.releases = tuple(least.values())
-    with pytest.raises(PrivacyError, match="less noise"):
-        draw_round_noise(query, GaussianNoise(SeededNoise(1)))
+    release = next(release for release in query.releases if release.name == name)
+    assert not release.packed
+    assert (release.column_std == release.charge.noise_std).all()
+    with pytest.raises(TypeError):
+        replace(release, column_std=release.column_std / math.sqrt(2.0))
 
 
 def test_the_diagonal_of_a_packed_triangle_has_all_of_the_noise(make_world):
     query = make_world(minimum=3).algorithm.query(2)
     gram, targets = query.releases
-    flat = np.full(gram.shape[-1], gram.noise_std / math.sqrt(2.0))
-    for wrong in (replace(gram, column_std=flat), replace(gram, column_std=np.nextafter(gram.column_std, 0.0))):
-        query.releases = (wrong, targets)
-        with pytest.raises(PrivacyError, match="less noise"):
-            draw_round_noise(query, GaussianNoise(SeededNoise(1)))
-    query.releases = (replace(targets, packed=True, shape=(4, 4), column_std=np.ones(4)),)
+    first, second = np.triu_indices(targets.shape[1])
+    assert gram.packed
+    assert (gram.column_std[first == second] == gram.charge.noise_std).all()
+    assert (gram.column_std[first != second] == gram.charge.noise_std / math.sqrt(2.0)).all()
     with pytest.raises(ConfigurationError, match="upper triangle"):
-        draw_round_noise(query, GaussianNoise(SeededNoise(1)))
+        replace(targets, packed=True, shape=(4, 4))
 
 
 def test_all_contributions_of_a_round_have_the_announced_length(make_world):

@@ -317,7 +317,8 @@ def _root_of_two_on_a_plain_release(patch):
 
     def quieter(*terms):
         release = plain(*terms)
-        return dataclasses.replace(release, column_std=release.column_std / math.sqrt(2))
+        vars(release)["column_std"] = release.column_std / math.sqrt(2)
+        return release
 
     patch.setattr(query, "plain_release", quieter)
 
@@ -480,7 +481,7 @@ def _order_decides(patch):
 PLANTED: dict[str, tuple[Callable, Sampling | None, str]] = {
     "half of the noise": (_less_noise(0.5), None, "another standard deviation"),
     "90 % of the noise": (_less_noise(0.9), None, "another standard deviation"),
-    "off-diagonal noise on a plain release": (_root_of_two_on_a_plain_release, None, "less noise than its charged"),
+    "off-diagonal noise on a plain release": (_root_of_two_on_a_plain_release, None, "less noise than is charged"),
     "a plain release declared as packed": (_packed_that_is_plain, None, "upper triangle|less noise than is charged"),
     "no noise": (_no_noise, None, "not the sum plus the drawn noise"),
     "noise over the root of the cohort": (_noise_over_root_of_cohort, None, "not the sum plus the drawn noise"),
