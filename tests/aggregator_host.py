@@ -47,16 +47,16 @@ class StoredHost:
         enclave = EnclaveState(self.world.identity)
         self.storage.apply(restore(enclave, self.storage.records(), self.storage.contributions))
         self.core = InProcess(AggregatorCore(enclave, noise=self.world.made_by))
-        _resume(self.core, self.storage, [self.world.population], log)
-        changes = Changes(self.core, self.storage, failed=self.failures.append)
-        modes = HostModes(self.core, self.storage, self.state, log)
-        self.service = AggregatorService(self.core, self.storage, changes, modes, failed=self.failures.append)
+        _resume(self.core.calls, self.storage, [self.world.population], log)
+        changes = Changes(self.core.calls, self.storage, failed=self.failures.append)
+        modes = HostModes(self.core.calls, self.storage, self.state, log)
+        self.service = AggregatorService(self.core.calls, self.storage, changes, modes, failed=self.failures.append)
         self.control = ControlService(
-            self.core,
+            self.core.calls,
             self.storage,
             changes,
             log,
-            rounds=HostedRounds(self.core, self.storage, changes, modes, log),
+            rounds=HostedRounds(self.core.calls, self.storage, changes, modes, log),
             idle=IdleTasks(self.storage, clock=lambda: self.now, monotonic=lambda: self.steady),
         )
         self.control.resume()

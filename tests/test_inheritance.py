@@ -23,9 +23,6 @@ JUSTIFIED: Mapping[str, frozenset[tuple[str, str]]] = {
     "the intake of contributions, with one step of a mode changed": frozenset(
         {("MaskedHost", "EnclaveHost"), ("TreeHost", "EnclaveHost"), ("LeafHost", "EnclaveHost")}
     ),
-    "the calls of every aggregator's enclave, and those of a tree besides": frozenset(
-        {("RemoteLeaf", "RemoteAggregator"), ("RemoteRoot", "RemoteAggregator")}
-    ),
     "a declared query of dense vectors, and what its sampled or streamed form declares besides": frozenset(
         {("SampledDenseQuery", "DenseQuery"), ("StreamedQuery", "DenseQuery")}
     ),

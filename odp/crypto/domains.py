@@ -253,7 +253,7 @@ def masked_set(task_sha256: bytes, round: int) -> bytes:
     Raises:
         ConfigurationError: the hash is not 32 bytes, or the round is out of range.
 
-    Source: ``MaskedSum.set_sha256`` of enclave.proto.
+    Source: ``HostSum.set_sha256`` of enclave.proto.
     """
     return MASKED_SET + _hash(task_sha256=task_sha256) + _round(round)
 

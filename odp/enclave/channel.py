@@ -37,7 +37,7 @@ LONG_CALL_SECONDS = 300.0
 #: No other call takes this long, behind one of these: an enclave that does not answer is taken for dead.
 CALL_SECONDS = LONG_CALL_SECONDS + 120.0
 _LONG_CALLS = frozenset(
-    {"check_task", "open_round", "charge", "seal_release", "release", "masked_set", "install", "chunk", "abandon"}
+    {"check_task", "open_round", "charge", "seal_release", "release", "host_parts", "install", "chunk", "abandon"}
 )
 #: How often an enclave shows that it is alive, and how long it may take: it has one thread that waits for nothing else.
 PING_SECONDS = 10.0

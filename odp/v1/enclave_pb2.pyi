@@ -15,7 +15,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnclaveRequest(_message.Message):
-    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "masked_set", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "round_key", "sign_refusal", "check_task", "ping", "ask_nonce", "begin_hand_over", "finish_hand_over", "take_over", "reseal", "take_piece", "give_piece", "leaf_nonce", "delegate", "check_close", "give_part", "open_part", "close_part", "take_part", "erase_part", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
+    __slots__ = ("start", "records", "contributions", "evidence", "open_round", "submit", "charge", "release", "ledger", "rounds", "sealed_length", "host_parts", "announce", "give_up", "set_charter", "commit", "abandon", "seal_release", "forget_task", "charter", "round_key", "sign_refusal", "check_task", "ping", "ask_nonce", "begin_hand_over", "finish_hand_over", "take_over", "reseal", "take_piece", "give_piece", "leaf_nonce", "delegate", "check_close", "give_part", "open_part", "close_part", "take_part", "erase_part", "begin_model", "chunk", "install", "models", "select", "check_room", "forget")
     START_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -27,7 +27,7 @@ class EnclaveRequest(_message.Message):
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     SEALED_LENGTH_FIELD_NUMBER: _ClassVar[int]
-    MASKED_SET_FIELD_NUMBER: _ClassVar[int]
+    HOST_PARTS_FIELD_NUMBER: _ClassVar[int]
     ANNOUNCE_FIELD_NUMBER: _ClassVar[int]
     GIVE_UP_FIELD_NUMBER: _ClassVar[int]
     SET_CHARTER_FIELD_NUMBER: _ClassVar[int]
@@ -73,7 +73,7 @@ class EnclaveRequest(_message.Message):
     ledger: _aggregator_pb2.GetLedgerRequest
     rounds: AskRounds
     sealed_length: _aggregator_pb2.GetRoundRequest
-    masked_set: AskMaskedSet
+    host_parts: AskHostParts
     announce: AnnounceSurvivors
     give_up: _aggregator_pb2.GetRoundRequest
     set_charter: _population_pb2.SignedCharter
@@ -108,10 +108,10 @@ class EnclaveRequest(_message.Message):
     select: _distributor_pb2.SelectRequest
     check_room: _distributor_pb2.PublishHeader
     forget: ForgetModel
-    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., masked_set: _Optional[_Union[AskMaskedSet, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., round_key: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., sign_refusal: _Optional[_Union[_aggregator_pb2.SubmitRequest, _Mapping]] = ..., check_task: _Optional[_Union[_aggregator_pb2.CheckTaskRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ask_nonce: _Optional[_Union[AskNonce, _Mapping]] = ..., begin_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., finish_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., take_over: _Optional[_Union[TakeOver, _Mapping]] = ..., reseal: _Optional[_Union[SealedRecord, _Mapping]] = ..., take_piece: _Optional[_Union[TakePiece, _Mapping]] = ..., give_piece: _Optional[_Union[GivePiece, _Mapping]] = ..., leaf_nonce: _Optional[_Union[_leaf_pb2.AskLeafNonce, _Mapping]] = ..., delegate: _Optional[_Union[_leaf_pb2.DelegateRound, _Mapping]] = ..., check_close: _Optional[_Union[_leaf_pb2.CheckClose, _Mapping]] = ..., give_part: _Optional[_Union[_leaf_pb2.GivePart, _Mapping]] = ..., open_part: _Optional[_Union[_leaf_pb2.Delegation, _Mapping]] = ..., close_part: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., take_part: _Optional[_Union[_leaf_pb2.TakePart, _Mapping]] = ..., erase_part: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
+    def __init__(self, start: _Optional[_Union[EnclaveStart, _Mapping]] = ..., records: _Optional[_Union[SealedRecords, _Mapping]] = ..., contributions: _Optional[_Union[StoredContributions, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceRequest, _Mapping]] = ..., open_round: _Optional[_Union[_aggregator_pb2.OpenRoundRequest, _Mapping]] = ..., submit: _Optional[_Union[SubmitBatch, _Mapping]] = ..., charge: _Optional[_Union[_aggregator_pb2.CloseRoundRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerRequest, _Mapping]] = ..., rounds: _Optional[_Union[AskRounds, _Mapping]] = ..., sealed_length: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., host_parts: _Optional[_Union[AskHostParts, _Mapping]] = ..., announce: _Optional[_Union[AnnounceSurvivors, _Mapping]] = ..., give_up: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., set_charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., commit: _Optional[_Union[CommitWrites, _Mapping]] = ..., abandon: _Optional[_Union[_aggregator_pb2.AbandonTaskRequest, _Mapping]] = ..., seal_release: _Optional[_Union[SealRelease, _Mapping]] = ..., forget_task: _Optional[_Union[ForgetTask, _Mapping]] = ..., charter: _Optional[_Union[AskCharter, _Mapping]] = ..., round_key: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., sign_refusal: _Optional[_Union[_aggregator_pb2.SubmitRequest, _Mapping]] = ..., check_task: _Optional[_Union[_aggregator_pb2.CheckTaskRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., ask_nonce: _Optional[_Union[AskNonce, _Mapping]] = ..., begin_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., finish_hand_over: _Optional[_Union[_hand_over_pb2.HandOverRequest, _Mapping]] = ..., take_over: _Optional[_Union[TakeOver, _Mapping]] = ..., reseal: _Optional[_Union[SealedRecord, _Mapping]] = ..., take_piece: _Optional[_Union[TakePiece, _Mapping]] = ..., give_piece: _Optional[_Union[GivePiece, _Mapping]] = ..., leaf_nonce: _Optional[_Union[_leaf_pb2.AskLeafNonce, _Mapping]] = ..., delegate: _Optional[_Union[_leaf_pb2.DelegateRound, _Mapping]] = ..., check_close: _Optional[_Union[_leaf_pb2.CheckClose, _Mapping]] = ..., give_part: _Optional[_Union[_leaf_pb2.GivePart, _Mapping]] = ..., open_part: _Optional[_Union[_leaf_pb2.Delegation, _Mapping]] = ..., close_part: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., take_part: _Optional[_Union[_leaf_pb2.TakePart, _Mapping]] = ..., erase_part: _Optional[_Union[_aggregator_pb2.GetRoundRequest, _Mapping]] = ..., begin_model: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[TableChunk, _Mapping]] = ..., install: _Optional[_Union[InstallModel, _Mapping]] = ..., models: _Optional[_Union[AskModels, _Mapping]] = ..., select: _Optional[_Union[_distributor_pb2.SelectRequest, _Mapping]] = ..., check_room: _Optional[_Union[_distributor_pb2.PublishHeader, _Mapping]] = ..., forget: _Optional[_Union[ForgetModel, _Mapping]] = ...) -> None: ...
 
 class EnclaveReply(_message.Message):
-    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "masked_set", "charter", "models", "selected", "round_key", "piece", "nonce", "package", "delegation", "closed_part", "told")
+    __slots__ = ("failure", "started", "want", "ready", "evidence", "done", "writes", "submitted", "charged", "released", "ledger", "rounds", "sealed_length", "host_parts", "charter", "models", "selected", "round_key", "piece", "nonce", "package", "delegation", "closed_part", "told")
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     WANT_FIELD_NUMBER: _ClassVar[int]
@@ -125,7 +125,7 @@ class EnclaveReply(_message.Message):
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     SEALED_LENGTH_FIELD_NUMBER: _ClassVar[int]
-    MASKED_SET_FIELD_NUMBER: _ClassVar[int]
+    HOST_PARTS_FIELD_NUMBER: _ClassVar[int]
     CHARTER_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
@@ -149,7 +149,7 @@ class EnclaveReply(_message.Message):
     ledger: _aggregator_pb2.GetLedgerResponse
     rounds: RoundStates
     sealed_length: SealedLength
-    masked_set: MaskedSet
+    host_parts: HostParts
     charter: _population_pb2.SignedCharter
     models: ModelIds
     selected: _distributor_pb2.SelectResponse
@@ -160,7 +160,7 @@ class EnclaveReply(_message.Message):
     delegation: _leaf_pb2.Delegation
     closed_part: _leaf_pb2.ClosedPart
     told: _leaf_pb2.Told
-    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., masked_set: _Optional[_Union[MaskedSet, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., piece: _Optional[_Union[SealedPiece, _Mapping]] = ..., nonce: _Optional[_Union[DrawnNonce, _Mapping]] = ..., package: _Optional[_Union[_hand_over_pb2.HandOverPackage, _Mapping]] = ..., delegation: _Optional[_Union[_leaf_pb2.Delegation, _Mapping]] = ..., closed_part: _Optional[_Union[_leaf_pb2.ClosedPart, _Mapping]] = ..., told: _Optional[_Union[_leaf_pb2.Told, _Mapping]] = ...) -> None: ...
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., want: _Optional[_Union[WantContributions, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., evidence: _Optional[_Union[_attestation_pb2.GetEvidenceResponse, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., writes: _Optional[_Union[RecordWrites, _Mapping]] = ..., submitted: _Optional[_Union[SubmittedBatch, _Mapping]] = ..., charged: _Optional[_Union[ChargedRound, _Mapping]] = ..., released: _Optional[_Union[ReleasedRound, _Mapping]] = ..., ledger: _Optional[_Union[_aggregator_pb2.GetLedgerResponse, _Mapping]] = ..., rounds: _Optional[_Union[RoundStates, _Mapping]] = ..., sealed_length: _Optional[_Union[SealedLength, _Mapping]] = ..., host_parts: _Optional[_Union[HostParts, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., models: _Optional[_Union[ModelIds, _Mapping]] = ..., selected: _Optional[_Union[_distributor_pb2.SelectResponse, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., piece: _Optional[_Union[SealedPiece, _Mapping]] = ..., nonce: _Optional[_Union[DrawnNonce, _Mapping]] = ..., package: _Optional[_Union[_hand_over_pb2.HandOverPackage, _Mapping]] = ..., delegation: _Optional[_Union[_leaf_pb2.Delegation, _Mapping]] = ..., closed_part: _Optional[_Union[_leaf_pb2.ClosedPart, _Mapping]] = ..., told: _Optional[_Union[_leaf_pb2.Told, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("kind", "message")
@@ -309,32 +309,32 @@ class SubmittedBatch(_message.Message):
     def __init__(self, refusals: _Optional[bytes] = ..., signatures: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SealedLength(_message.Message):
-    __slots__ = ("bytes", "refusal", "masked")
+    __slots__ = ("bytes", "refusal", "host_part")
     BYTES_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
-    MASKED_FIELD_NUMBER: _ClassVar[int]
+    HOST_PART_FIELD_NUMBER: _ClassVar[int]
     bytes: int
     refusal: _aggregator_pb2.Refusal
-    masked: int
-    def __init__(self, bytes: _Optional[int] = ..., refusal: _Optional[_Union[_aggregator_pb2.Refusal, str]] = ..., masked: _Optional[int] = ...) -> None: ...
+    host_part: int
+    def __init__(self, bytes: _Optional[int] = ..., refusal: _Optional[_Union[_aggregator_pb2.Refusal, str]] = ..., host_part: _Optional[int] = ...) -> None: ...
 
 class ChargedRound(_message.Message):
-    __slots__ = ("task_sha256", "round", "contributions", "released", "writes", "masked_bytes")
+    __slots__ = ("task_sha256", "round", "contributions", "released", "writes", "host_part_bytes")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
-    MASKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOST_PART_BYTES_FIELD_NUMBER: _ClassVar[int]
     task_sha256: bytes
     round: int
     contributions: int
     released: bool
     writes: _containers.RepeatedCompositeFieldContainer[SealedRecord]
-    masked_bytes: int
-    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., contributions: _Optional[int] = ..., released: _Optional[bool] = ..., writes: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ..., masked_bytes: _Optional[int] = ...) -> None: ...
+    host_part_bytes: int
+    def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., contributions: _Optional[int] = ..., released: _Optional[bool] = ..., writes: _Optional[_Iterable[_Union[SealedRecord, _Mapping]]] = ..., host_part_bytes: _Optional[int] = ...) -> None: ...
 
-class AskMaskedSet(_message.Message):
+class AskHostParts(_message.Message):
     __slots__ = ("task_sha256", "round", "start")
     TASK_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -356,13 +356,13 @@ class AnnounceSurvivors(_message.Message):
     set_sha256: bytes
     def __init__(self, task_sha256: _Optional[bytes] = ..., round: _Optional[int] = ..., clients: _Optional[int] = ..., set_sha256: _Optional[bytes] = ...) -> None: ...
 
-class MaskedSet(_message.Message):
+class HostParts(_message.Message):
     __slots__ = ("digests",)
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     digests: bytes
     def __init__(self, digests: _Optional[bytes] = ...) -> None: ...
 
-class MaskedSum(_message.Message):
+class HostSum(_message.Message):
     __slots__ = ("sum", "set_sha256")
     SUM_FIELD_NUMBER: _ClassVar[int]
     SET_SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -371,16 +371,16 @@ class MaskedSum(_message.Message):
     def __init__(self, sum: _Optional[bytes] = ..., set_sha256: _Optional[bytes] = ...) -> None: ...
 
 class SealRelease(_message.Message):
-    __slots__ = ("order", "noise", "masked", "stream")
+    __slots__ = ("order", "noise", "host_sum", "stream")
     ORDER_FIELD_NUMBER: _ClassVar[int]
     NOISE_FIELD_NUMBER: _ClassVar[int]
-    MASKED_FIELD_NUMBER: _ClassVar[int]
+    HOST_SUM_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     order: bytes
     noise: bytes
-    masked: MaskedSum
+    host_sum: HostSum
     stream: bytes
-    def __init__(self, order: _Optional[bytes] = ..., noise: _Optional[bytes] = ..., masked: _Optional[_Union[MaskedSum, _Mapping]] = ..., stream: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, order: _Optional[bytes] = ..., noise: _Optional[bytes] = ..., host_sum: _Optional[_Union[HostSum, _Mapping]] = ..., stream: _Optional[bytes] = ...) -> None: ...
 
 class ReleaseRound(_message.Message):
     __slots__ = ("order", "stored")

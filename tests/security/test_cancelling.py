@@ -207,7 +207,7 @@ def test_r167_a_host_that_dies_around_the_end_of_a_task_ends_it_or_goes_on(
     for device in range(3):
         assert host.submit(device) is None
     ciphertexts = [row[:64] for row in host.storage.contributions(host.world.task_sha256, 0)]
-    apply, commit, erase = SqliteStorage.apply, host.core.commit, SqliteStorage.erase
+    apply, commit, erase = SqliteStorage.apply, host.core.calls.commit, SqliteStorage.erase
 
     def dies(*arguments: Any) -> None:
         raise Killed
@@ -216,8 +216,8 @@ def test_r167_a_host_that_dies_around_the_end_of_a_task_ends_it_or_goes_on(
         apply(storage, writes)
         raise Killed
 
-    def commits_and_dies() -> None:
-        commit()
+    def commits_and_dies(request: Any) -> None:
+        commit(request)
         raise Killed
 
     with monkeypatch.context() as patched:
@@ -226,7 +226,7 @@ def test_r167_a_host_that_dies_around_the_end_of_a_task_ends_it_or_goes_on(
         if killed == "stored":
             patched.setattr(SqliteStorage, "apply", stores_and_dies)
         if killed == "in force":
-            patched.setattr(host.core, "commit", commits_and_dies)
+            patched.setattr(host.core.calls, "commit", commits_and_dies)
         if killed == "erasing":
             patched.setattr(SqliteStorage, "erase", dies)
         if killed == "nowhere":

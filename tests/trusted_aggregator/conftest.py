@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance.postgresql import PostgresqlServer
-from in_process import InProcess
+from in_process import Charged, InProcess
 
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
@@ -40,7 +40,6 @@ from odp.task import Task
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from odp.wire.model import Slices
 from odp.wire.tables import manifest_for
-from trusted_aggregator.boundary.interface import Charged
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.restoring import restore
 from trusted_aggregator.enclave.round_keys import RoundKeys

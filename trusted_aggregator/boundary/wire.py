@@ -1,7 +1,6 @@
-"""Calls and answers between enclave and host as messages (protos/odp/v1/enclave.proto), both ways.
+"""Contributions, records and states of rounds between enclave and host as messages (protos/odp/v1/enclave.proto).
 
-Some fields have the name of the mode of aggregation that they came with; here alone they get the names of what they
-hold in any mode.
+One field of a contribution has the name of the mode of aggregation that it came with: ``host_sha256`` says what it is.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from odp.enclave.channel import Encoded
 from odp.errors import ConfigurationError, Refusal, StateError
 from odp.v1 import aggregator_pb2, enclave_pb2
 from odp.wire.long_fields import fields, split_field
-from trusted_aggregator.boundary.interface import Charged, HostSum, Refused, RoundState, Sealed, Status, Submit
+from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, Sealed, Status, Submit
 from trusted_aggregator.state.records import SealedRecord, Writes
 
 _SUBMIT_FIELD = enclave_pb2.EnclaveRequest.SUBMIT_FIELD_NUMBER
@@ -117,69 +116,12 @@ def writes_of(messages: Iterable[enclave_pb2.SealedRecord]) -> Writes:
     )
 
 
-def charged(given: Charged) -> enclave_pb2.ChargedRound:
-    """The answer ``given`` as a message."""
-    return enclave_pb2.ChargedRound(
-        task_sha256=given.task_sha256,
-        round=given.round,
-        contributions=given.contributions,
-        released=given.released,
-        writes=records(given.writes),
-        masked_bytes=given.host_part_bytes,
-    )
-
-
-def charged_of(message: enclave_pb2.ChargedRound) -> Charged:
-    """The inverse of ``charged``."""
-    return Charged(
-        message.task_sha256,
-        message.round,
-        message.contributions,
-        message.released,
-        writes_of(message.writes),
-        message.masked_bytes,
-    )
-
-
-#: The call that is answered with a page of digests of what the host holds.
-HOST_PARTS = "masked_set"
-
-
-def ask_host_parts(task_sha256: bytes, round: int, start: int) -> enclave_pb2.EnclaveRequest:
-    """The request for a page of the host's parts."""
-    return enclave_pb2.EnclaveRequest(
-        masked_set=enclave_pb2.AskMaskedSet(task_sha256=task_sha256, round=round, start=start)
-    )
-
-
-def host_parts_asked(request: enclave_pb2.EnclaveRequest) -> tuple[bytes, int, int]:
-    """The inverse of ``ask_host_parts``."""
-    return request.masked_set.task_sha256, request.masked_set.round, request.masked_set.start
-
-
-def host_parts(digests: bytes) -> enclave_pb2.EnclaveReply:
-    """The page as a reply."""
-    return enclave_pb2.EnclaveReply(masked_set=enclave_pb2.MaskedSet(digests=digests))
-
-
-def host_parts_of(reply: enclave_pb2.EnclaveReply) -> bytes:
-    """The inverse of ``host_parts``."""
-    return reply.masked_set.digests
-
-
 def sealed_length(sealed: int | Refusal, host_part: int | Refusal) -> enclave_pb2.SealedLength:
     """The lengths of both parts of a contribution, or the refusal of every contribution."""
     if isinstance(sealed, Refusal):
         return enclave_pb2.SealedLength(refusal=cast(aggregator_pb2.Refusal, sealed.value))
     # A round that closed in between takes none either.
-    return enclave_pb2.SealedLength(bytes=sealed, masked=0 if isinstance(host_part, Refusal) else host_part)
-
-
-def sealed_length_of(message: enclave_pb2.SealedLength) -> tuple[int | Refusal, int | Refusal]:
-    """The inverse of ``sealed_length``."""
-    if message.WhichOneof("answer") != "bytes":
-        return Refusal(message.refusal), Refusal(message.refusal)
-    return message.bytes, message.masked
+    return enclave_pb2.SealedLength(bytes=sealed, host_part=0 if isinstance(host_part, Refusal) else host_part)
 
 
 def host_sha256(given: Sealed) -> bytes:
@@ -188,18 +130,16 @@ def host_sha256(given: Sealed) -> bytes:
 
 
 def seal_release(
-    order: bytes, noise: bytes | None, stream: bytes | None, host_sum: HostSum | None
-) -> enclave_pb2.EnclaveRequest:
+    order: bytes, noise: bytes | None = None, stream: bytes | None = None, host_sum: HostSum | None = None
+) -> enclave_pb2.SealRelease:
     """The request for a sealed release, with ``host_sum`` if the round needs one."""
-    given = None if host_sum is None else enclave_pb2.MaskedSum(sum=host_sum.sum, set_sha256=host_sum.set_sha256)
-    return enclave_pb2.EnclaveRequest(
-        seal_release=enclave_pb2.SealRelease(order=order, noise=noise, stream=stream, masked=given)
-    )
+    message = None if host_sum is None else enclave_pb2.HostSum(sum=host_sum.sum, set_sha256=host_sum.set_sha256)
+    return enclave_pb2.SealRelease(order=order, noise=noise, stream=stream, host_sum=message)
 
 
 def host_sum_of(message: enclave_pb2.SealRelease) -> HostSum | None:
     """The host's sum in a request for a sealed release."""
-    return HostSum(message.masked.sum, message.masked.set_sha256) if message.HasField("masked") else None
+    return HostSum(message.host_sum.sum, message.host_sum.set_sha256) if message.HasField("host_sum") else None
 
 
 def round_states(states: Iterable[RoundState]) -> enclave_pb2.RoundStates:

@@ -133,7 +133,7 @@ def routes(core: AggregatorCore) -> dict[str, Route]:
     return {
         **_Submits(core.submissions, core.state, core.state.identity).routes,
         "round_key": Route("change", calls.round_key),
-        wire.HOST_PARTS: Route("change", calls.host_parts),
+        "host_parts": Route("change", calls.host_parts),
         "announce": Route("change", calls.announce),
         "give_up": Route("change", calls.give_up),
         "check_task": Route("change", calls.check_task),
@@ -226,7 +226,9 @@ class _Calls:
         return EnclaveReply(round_key=common_pb2.SignedRoundKey() if found is None else found)
 
     def host_parts(self, request: EnclaveRequest) -> EnclaveReply:
-        return wire.host_parts(self._core.rounds.host_parts(*wire.host_parts_asked(request)))
+        given = request.host_parts
+        digests = self._core.rounds.host_parts(given.task_sha256, given.round, given.start)
+        return EnclaveReply(host_parts=enclave_pb2.HostParts(digests=digests))
 
     def announce(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.announce
@@ -245,9 +247,7 @@ class _Calls:
         return _written(self._core.rounds.open_round(given.task, given.order, given.signature, given.token_key))
 
     def charge(self, request: EnclaveRequest) -> EnclaveReply:
-        return EnclaveReply(
-            charged=wire.charged(self._core.rounds.charge(request.charge.order, request.charge.signature))
-        )
+        return EnclaveReply(charged=self._core.rounds.charge(request.charge.order, request.charge.signature))
 
     def seal_release(self, request: EnclaveRequest) -> EnclaveReply:
         given = request.seal_release

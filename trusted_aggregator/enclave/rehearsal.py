@@ -39,6 +39,7 @@ from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, 
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from odp.wire.model import ModelVersion, Slices
 from odp.wire.tables import manifest_for
+from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.restoring import restore
@@ -202,7 +203,7 @@ class _Rehearsal:
     def _release(self, number: int, order: aggregator_pb2.RoundOrder, host_sum: HostSum | None) -> NoisyTensors:
         close = sign_order(order, self._developer, domains.CLOSE)
         charged = self._core.rounds.charge(*close)
-        self._settle(charged.writes)
+        self._settle(wire.writes_of(charged.writes))
         if charged.host_part_bytes:
             self._core.rounds.host_parts(self._sha256, number, 0)
         noise = self._records[noise_key(self._sha256, number)]

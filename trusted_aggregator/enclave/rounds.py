@@ -14,8 +14,9 @@ from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.mechanisms import IntegerNoise
 from odp.signed.task import open_order
-from odp.v1 import common_pb2, enrolment_pb2
-from trusted_aggregator.boundary.interface import Charged, HostSum, Status
+from odp.v1 import common_pb2, enclave_pb2, enrolment_pb2
+from trusted_aggregator.boundary import wire
+from trusted_aggregator.boundary.interface import HostSum, Status
 from trusted_aggregator.boundary.orders import not_open, parse_order, require_same_model, void
 from trusted_aggregator.enclave.large_values import LargeValues
 from trusted_aggregator.enclave.opened_task import OpenedTask
@@ -127,7 +128,7 @@ class Rounds:
         with state.lock:
             return state.held(task_sha256, round).host_parts(start)
 
-    def charge(self, order: bytes, signature: bytes) -> Charged:
+    def charge(self, order: bytes, signature: bytes) -> enclave_pb2.ChargedRound:
         """Closes the set of contributions and charges the ledger for it. Idempotent.
 
         Raises:
@@ -153,7 +154,14 @@ class Rounds:
                 raise void(parsed.round)
             writes = () if released else population.writes(state.sealer)
             part_bytes = held.host_part_bytes if isinstance(held, Round) else 0
-            return Charged(task.sha256, parsed.round, standing.contributions, released, writes, part_bytes)
+            return enclave_pb2.ChargedRound(
+                task_sha256=task.sha256,
+                round=parsed.round,
+                contributions=standing.contributions,
+                released=released,
+                writes=wire.records(writes),
+                host_part_bytes=part_bytes,
+            )
 
     def seal_release(
         self, order: bytes, *, noise: bytes | None = None, stream: bytes | None = None, host_sum: HostSum | None = None

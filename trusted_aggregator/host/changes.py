@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from odp.errors import StateError
-from trusted_aggregator.boundary.interface import Aggregator
+from odp.v1 import enclave_pb2
+from trusted_aggregator.boundary import wire
+from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.host.storage import Storage
-from trusted_aggregator.state.records import SealedRecord
 
 
 class Changes:
     """A queue of changes. ``failed`` is called when a write could not be stored: the program has to stop."""
 
-    def __init__(self, core: Aggregator, storage: Storage, *, failed: Callable[[StateError], None]) -> None:
+    def __init__(self, core: AggregatorCalls, storage: Storage, *, failed: Callable[[StateError], None]) -> None:
         self._core = core
         self._storage = storage
         self._tell_failed = failed
@@ -97,28 +98,29 @@ class Changes:
             if self._failure is not None:
                 raise self._failure
 
-    def store(self, writes: Sequence[SealedRecord]) -> None:
+    def store(self, writes: Iterable[enclave_pb2.SealedRecord]) -> None:
         """Makes writes durable, with their pieces first, within a turn. Raises StateError if that fails."""
+        records = wire.writes_of(writes)
         try:
-            for record in writes:
+            for record in records:
                 if record.pieces and record.data is not None:
-                    pieces = (self._core.take_piece(record.key, number) for number in range(record.pieces))
-                    self._storage.write_pieces(record.data, pieces)
-            self._storage.apply(writes)
+                    takes = (enclave_pb2.TakePiece(key=record.key, number=number) for number in range(record.pieces))
+                    self._storage.write_pieces(record.data, (self._core.take_piece(take).data for take in takes))
+            self._storage.apply(records)
         except StateError as error:
             self._failure = error
             self._tell_failed(error)
             raise
         self.version += 1
 
-    def settle(self, writes: Sequence[SealedRecord]) -> None:
+    def settle(self, writes: Iterable[enclave_pb2.SealedRecord]) -> None:
         """Stores writes as ``store``, and puts them in force. Raises StateError also if another enclave was faster."""
         self.store(writes)
         self._commit()
 
     def _commit(self) -> None:
         self._is_unsettled = True
-        self._core.commit()
+        self._core.commit(enclave_pb2.CommitWrites())
         self._is_unsettled = False
         self.version += 1
         self._decided()

@@ -19,8 +19,9 @@ from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer
-from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, population_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Status
+from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, enclave_pb2, population_pb2
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import ordered
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.hand_over_service import HandOverService
@@ -42,7 +43,7 @@ class ControlService:
 
     def __init__(
         self,
-        core: Aggregator,
+        core: AggregatorCalls,
         storage: Storage,
         changes: Changes,
         log: Log,
@@ -76,7 +77,7 @@ class ControlService:
         charter = open_charter(signed)
         with self._changes.turn():
             before = self._rounds.held()
-            writes = self._core.set_charter(signed)
+            writes = self._core.set_charter(signed).records
             self._changes.settle(writes)
             self._storage.keep_charter(charter.population, charter.sequence, signed.SerializeToString())
             self._rounds.erase_ended(before)
@@ -93,7 +94,7 @@ class ControlService:
 
     def check_task(self, request: aggregator_pb2.CheckTaskRequest) -> aggregator_pb2.CheckTaskResponse:
         """Returns if a task could begin now."""
-        self._core.check_task(request.task)
+        self._core.check_task(request)
         return aggregator_pb2.CheckTaskResponse()
 
     def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> common_pb2.SignedRoundKey | None:
@@ -103,7 +104,8 @@ class ControlService:
         self._rounds.open(request)
         task, number = ordered(request.order)
         self._idle.note(task)
-        return self._core.round_key(task, number)
+        key = self._core.round_key(aggregator_pb2.GetRoundRequest(task_sha256=task, round=number))
+        return key if key.hpke_key else None
 
     def close_round(self, request: aggregator_pb2.CloseRoundRequest) -> common_pb2.SignedRelease:
         """Charges and releases a round; returns once both are stored and in force."""
@@ -139,7 +141,7 @@ class ControlService:
         task = task_sha256(request.task)
         with self._changes.turn():
             before = self._rounds.held()
-            self._changes.settle(self._core.abandon(request.task, request.order, request.signature))
+            self._changes.settle(self._core.abandon(request).records)
             self._rounds.erase_ended(before)
             self._idle.forget(task)
         self._log.event("task_abandoned", task=short(task), name=open_task(request.task).name)
@@ -152,7 +154,7 @@ class ControlService:
             with self._changes.turn():
                 before = self._rounds.held()
                 try:
-                    writes = self._core.forget(task)
+                    writes = self._core.forget_task(enclave_pb2.ForgetTask(task_sha256=task)).records
                 except StateError as error:
                     self._log.warning("task_not_forgotten", task=short(task), reason=str(error))
                     continue

@@ -16,8 +16,9 @@ from google.protobuf.message import DecodeError
 from odp.errors import Busy, PrivacyError, StateError
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
-from odp.v1 import aggregator_pb2, hand_over_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Status
+from odp.v1 import aggregator_pb2, enclave_pb2, hand_over_pb2
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.storage import Storage
@@ -60,7 +61,7 @@ class HandOverService:
 
     def __init__(
         self,
-        core: Aggregator,
+        core: AggregatorCalls,
         storage: Storage,
         state: StateFolder,
         changes: Changes,
@@ -89,7 +90,7 @@ class HandOverService:
     def draw_nonce(self) -> bytes:
         """A nonce for the evidence of a successor. Raises StateError as ``Changes.turn``."""
         with self._changes.turn():
-            return self._core.draw_nonce()
+            return self._core.ask_nonce(enclave_pb2.AskNonce()).nonce
 
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
         """The package, or the number of rounds that have to close first. Raises as ``HandOver.begin_hand_over``."""
@@ -100,7 +101,7 @@ class HandOverService:
             stays |= {key for key in self._open_rounds() if not self._modes.of(key).can_be_void(key)}
             before = self._rounds.held()
             # Of some contributions the enclave knows nothing yet.
-            writes = () if stays else self._core.begin_hand_over(request)
+            writes = () if stays else self._core.begin_hand_over(request).records
             self._asked = self._clock()
             if not writes:
                 return hand_over_pb2.HandOverResponse(waiting=self._waiting(stays, uncounted))

@@ -21,7 +21,8 @@ from queue import SimpleQueue
 
 from odp.errors import Refusal, StateError
 from odp.transport.workers import Promise
-from trusted_aggregator.boundary.interface import Aggregator, Refused, Submit
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import Refused, Submit
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.storage import Contribution, Storage
 
@@ -85,7 +86,7 @@ class Ingest:
 
     def __init__(
         self,
-        core: Aggregator,
+        core: AggregatorCalls,
         storage: Storage,
         *,
         failed: Callable[[StateError], None],

@@ -16,13 +16,13 @@ from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.tls import Callers, caller_name
 from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc, leaf_pb2_grpc
+from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.host import leaf_service
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.config import Config
 from trusted_aggregator.host.leaf_service import LeafParts, leaf_servicer
 from trusted_aggregator.host.postgresql_storage import open_storage
 from trusted_aggregator.host.remote import restore
-from trusted_aggregator.host.remote_tree import RemoteLeaf
 from trusted_aggregator.host.servicer import NAME, WORKERS, AggregatorService, aggregator_servicer
 from trusted_aggregator.modes.tree.leaf_half import LeafHost
 
@@ -50,7 +50,7 @@ def start(config: Config, *, log: Log | None, launch: Launch) -> Running:
         restore(begun.connection, {}, storage.contributions)
         client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
         undo.callback(client.close)
-        core = RemoteLeaf(client)
+        core = AggregatorCalls(client)
         parts = LeafParts(core, storage, state, log)
         changes = Changes(core, storage, failed=failure)
         service = AggregatorService(core, storage, changes, LeafHost(core, parts), failed=failure)
@@ -60,7 +60,7 @@ def start(config: Config, *, log: Log | None, launch: Launch) -> Running:
         def add(server: grpc.Server) -> None:
             aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(aggregator_servicer(service, log), server)
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
-                attestation_servicer.attestation_servicer(core.evidence, log=log), server
+                attestation_servicer.attestation_servicer(core.evidence_over, log=log), server
             )
 
         def add_control(server: grpc.Server) -> None:
@@ -86,7 +86,7 @@ def start(config: Config, *, log: Log | None, launch: Launch) -> Running:
             callers=Callers(tls.ca_pem, (caller_name("aggregator"),)),
         )
         undo.callback(orders.stop)
-        undo.callback(chip_end.watch(core.evidence, log).close)
+        undo.callback(chip_end.watch(core.evidence_over, log).close)
         log.event("serving", address=server.address, control=orders.address, image=begun.image_digest)
         return Running(
             address=server.address,

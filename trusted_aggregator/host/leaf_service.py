@@ -14,9 +14,9 @@ from odp.signed.task import parse_known, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import servicer
 from odp.transport.state_folder import StateFolder
-from odp.v1 import leaf_pb2, leaf_pb2_grpc
+from odp.v1 import aggregator_pb2, attestation_pb2, enclave_pb2, leaf_pb2, leaf_pb2_grpc
+from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Submit
-from trusted_aggregator.host.remote_tree import RemoteLeaf
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.rounds.host_half import Key
 
@@ -37,7 +37,7 @@ class LeafParts:
         log: where parts come and go.
     """
 
-    def __init__(self, core: RemoteLeaf, storage: Storage, state: StateFolder, log: Log) -> None:
+    def __init__(self, core: AggregatorCalls, storage: Storage, state: StateFolder, log: Log) -> None:
         self._core = core
         self._storage = storage
         self._state = state
@@ -52,7 +52,8 @@ class LeafParts:
 
     def greet(self, nonce: bytes) -> leaf_pb2.GreetResponse:
         """Evidence for the root, and the nonce for the root's."""
-        return leaf_pb2.GreetResponse(nonce=self._core.draw_nonce(), evidence=self._core.evidence(nonce))
+        evidence = self._core.evidence(attestation_pb2.GetEvidenceRequest(nonce=nonce))
+        return leaf_pb2.GreetResponse(nonce=self._core.ask_nonce(enclave_pb2.AskNonce()).nonce, evidence=evidence)
 
     def open(self, given: leaf_pb2.Delegation) -> None:
         """Passes a part to the enclave, and gives it back what is stored of it."""
@@ -75,7 +76,7 @@ class LeafParts:
             gone = self._held - kept
             for key in gone:
                 self._held.discard(key)
-                self._core.erase_part(*key)
+                self._core.erase_part(aggregator_pb2.GetRoundRequest(task_sha256=key[0], round=key[1]))
             if gone or not self._swept:
                 # The first time also what an earlier process left.
                 self._storage.keep_only(kept)
@@ -94,12 +95,12 @@ class LeafParts:
     def close(self, task_sha256: bytes, round: int) -> Iterator[leaf_pb2.ClosePartResponse]:
         """Closes a part: the pieces of its sealed sum."""
         with self._lock:
-            contributions, pieces = self._core.close_part(task_sha256, round)
-        self._log.event("part_closed", task=short(task_sha256), round=round, contributions=contributions)
-        return (
-            leaf_pb2.ClosePartResponse(data=self._core.take_part(task_sha256, round, number))
-            for number in range(pieces)
+            closed = self._core.close_part(aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round))
+        self._log.event("part_closed", task=short(task_sha256), round=round, contributions=closed.contributions)
+        takes = (
+            leaf_pb2.TakePart(task_sha256=task_sha256, round=round, number=number) for number in range(closed.pieces)
         )
+        return (leaf_pb2.ClosePartResponse(data=self._core.take_part(take).data) for take in takes)
 
     def _take_back(self, key: Key) -> int:
         count, size = 0, 0

@@ -21,8 +21,8 @@ from odp.errors import Busy, OdpError, PrivacyError, StateError
 from odp.transport.channel import LONG_DEADLINE, call, read_stream
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, leaf_pb2, leaf_pb2_grpc
+from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.host.remote_tree import RemoteRoot
 from trusted_aggregator.host.storage import Contribution, Storage
 from trusted_aggregator.rounds.host_half import Key
 
@@ -106,7 +106,7 @@ class TreeLeaves:
     """
 
     def __init__(
-        self, core: RemoteRoot, storage: Storage, clients: Sequence[LeafClient], *, root: bytes, log: Log,
+        self, core: AggregatorCalls, storage: Storage, clients: Sequence[LeafClient], *, root: bytes, log: Log,
         failed: Callable[[StateError], None], grace_seconds: float = GRACE_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
@@ -151,7 +151,7 @@ class TreeLeaves:
 
     def close(self, key: Key, order: bytes, signature: bytes) -> None:
         with self._closing:
-            if not self._core.check_close(order, signature, self.contributions(key)):
+            if not self._check_close(order, signature, self.contributions(key)):
                 return  # charged before
             # One after the other: a sum can be large.
             missing = [leaf for leaf in self._leaves if not self._tried(leaf, lambda leaf: self._hand_in(leaf, key))]
@@ -169,7 +169,7 @@ class TreeLeaves:
         waiting: list[Contribution] = []
         whole = False
         for piece in leaf.client.close_part(key):
-            whole = self._core.give_part(*key, piece)
+            whole = self._core.give_part(leaf_pb2.GivePart(task_sha256=key[0], round=key[1], piece=piece)).yes
             waiting.append(Contribution(*key, piece))
             if len(waiting) >= _PIECES_TOGETHER:
                 self._store(waiting)
@@ -185,13 +185,18 @@ class TreeLeaves:
             self._failed(error)
             raise
 
+    def _check_close(self, order: bytes, signature: bytes, contributions: int) -> bool:
+        """Whether the leaves have to close their parts of a round. Raises as ``Tree.check_close``."""
+        request = leaf_pb2.CheckClose(order=order, signature=signature, contributions=contributions)
+        return self._core.check_close(request).yes
+
     def _require_enough(self, key: Key, order: bytes, signature: bytes, missing: Sequence[_Leaf]) -> None:
         """Returns if a round may close without these leaves. Raises Busy otherwise."""
         since = self._missing_since.setdefault(key, self._monotonic())
         names = ", ".join(f"{leaf.number} ({leaf.client.address}: {leaf.trouble or 'no sum'})" for leaf in missing)
         left = self._grace - (self._monotonic() - since)
         try:
-            self._core.check_close(order, signature, 0)
+            self._check_close(order, signature, 0)
         except PrivacyError as error:
             raise Busy(f"{error}; it waits for leaf {names}", *_AGAIN_SECONDS) from error
         if left > 0:
@@ -220,8 +225,9 @@ class TreeLeaves:
         return True
 
     def _delegate(self, leaf: _Leaf, key: Key) -> None:
-        greeting = leaf.client.greet(self._core.leaf_nonce(leaf.number))
-        leaf.client.open_part(self._core.delegate(*key, leaf.number, greeting))
+        greeting = leaf.client.greet(self._core.leaf_nonce(leaf_pb2.AskLeafNonce(leaf=leaf.number)).nonce)
+        part = leaf_pb2.DelegateRound(task_sha256=key[0], round=key[1], leaf=leaf.number, greeting=greeting)
+        leaf.client.open_part(self._core.delegate(part))
         leaf.counts.setdefault(key, 0)
 
     def _kept(self) -> dict[Key, Status]:

@@ -24,8 +24,10 @@ from odp.transport.service import serve
 from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
 from odp.transport.tls import Callers, TlsIdentity, caller_name
-from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc
-from trusted_aggregator.boundary.interface import Aggregator, Status
+from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2_grpc, enclave_pb2
+from trusted_aggregator.boundary import wire
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.host import control as control_plane
 from trusted_aggregator.host import leaf_program
 from trusted_aggregator.host.changes import Changes
@@ -36,7 +38,6 @@ from trusted_aggregator.host.idle_tasks import IdleTasks
 from trusted_aggregator.host.leaves import LeafClient, TreeLeaves
 from trusted_aggregator.host.postgresql_storage import open_storage
 from trusted_aggregator.host.remote import restore
-from trusted_aggregator.host.remote_tree import RemoteRoot
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.servicer import NAME, WORKERS, AggregatorService, aggregator_servicer
 from trusted_aggregator.host.storage import Storage
@@ -87,7 +88,7 @@ def start(
         client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
         undo.callback(client.close)
         tls = config.identity(state, log, undo)
-        core = RemoteRoot(client)
+        core = AggregatorCalls(client)
         _resume(core, storage, populations, log)
         leaves = _leaves(config, core, storage, state, tls, log, failure, undo)
         modes = HostModes(core, storage, state, log, config.modes, rosters, leaves)
@@ -106,7 +107,7 @@ def start(
             aggregator_pb2_grpc.add_AggregatorServiceServicer_to_server(aggregator_servicer(service, log), server)
             modes.add_to(server)
             attestation_pb2_grpc.add_AttestationServiceServicer_to_server(
-                attestation_servicer.attestation_servicer(core.evidence, log=log), server
+                attestation_servicer.attestation_servicer(core.evidence_over, log=log), server
             )
 
         def add_control(server: grpc.Server) -> None:
@@ -138,7 +139,7 @@ def start(
             callers=Callers(tls.ca_pem, (caller_name("server"),)),
         )
         undo.callback(orders.stop)
-        undo.callback(chip_end.watch(core.evidence, log).close)
+        undo.callback(chip_end.watch(core.evidence_over, log).close)
         if leaves is not None:
             leaves.start()
         log.event("serving", address=server.address, control=orders.address, image=begun.image_digest)
@@ -153,7 +154,7 @@ def start(
 
 
 def _leaves(
-    config: Config, core: RemoteRoot, storage: Storage, state: StateFolder, tls: TlsIdentity, log: Log,
+    config: Config, core: AggregatorCalls, storage: Storage, state: StateFolder, tls: TlsIdentity, log: Log,
     failure: Failure, undo: contextlib.ExitStack,
 ) -> TreeLeaves | None:  # fmt: skip
     if not config.leaves:
@@ -179,11 +180,11 @@ def _in_this_process(noise: IntegerNoise) -> Launch:
     return InThread(functools.partial(run, noise=noise))
 
 
-def _resume(core: Aggregator, storage: Storage, populations: Sequence[str], log: Log) -> None:
+def _resume(core: AggregatorCalls, storage: Storage, populations: Sequence[str], log: Log) -> None:
     """Erases the files of rounds that are over, and logs the rounds that continue."""
     for name in populations:
-        signed = core.charter(name)
-        if signed is not None:  # a death may have come between the enclave's record of it and ours
+        signed = core.charter(enclave_pb2.AskCharter(population=name))
+        if signed.charter:  # a death may have come between the enclave's record of it and ours
             storage.keep_charter(name, open_charter(signed).sequence, signed.SerializeToString())
     for state in core.round_states():
         key = state.task_sha256, state.round
@@ -194,7 +195,8 @@ def _resume(core: Aggregator, storage: Storage, populations: Sequence[str], log:
                 f"the sealed noise or the past sums of round {state.round} are missing; restore the newest state folder"
             )
         if lost:
-            storage.apply(core.give_up(state.task_sha256, state.round))
+            given_up = core.give_up(aggregator_pb2.GetRoundRequest(task_sha256=state.task_sha256, round=state.round))
+            storage.apply(wire.writes_of(given_up.records))
             log.warning("round_void", task=short(state.task_sha256), round=state.round)
     states = core.round_states()
     live = [state for state in states if state.status in (Status.OPEN, Status.CHARGED)]

@@ -20,7 +20,10 @@ from odp.errors import Busy, ConfigurationError, DiskFailed, PopulationFull, Pri
 from odp.signed.task import open_task
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Charged, RoundState
+from odp.v1.enclave_pb2 import ChargedRound
+from trusted_aggregator.boundary import wire
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import RoundState
 from trusted_aggregator.boundary.orders import ordered
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.storage import Storage
@@ -36,7 +39,7 @@ _FULL_SECONDS = 5.0, 15.0
 class HostedRounds:
     """Passes orders for rounds to the enclave, and stores its answers."""
 
-    def __init__(self, core: Aggregator, storage: Storage, changes: Changes, modes: HostModes, log: Log) -> None:
+    def __init__(self, core: AggregatorCalls, storage: Storage, changes: Changes, modes: HostModes, log: Log) -> None:
         self._core = core
         self._storage = storage
         self._changes = changes
@@ -47,7 +50,7 @@ class HostedRounds:
         """Opens a round; returns once that is stored."""
         with self._changes.turn(), self._modes.opening(request):
             try:
-                writes = self._core.open_round(request.task, request.order, request.signature, request.token_key)
+                writes = self._core.open_round(request).records
             except PopulationFull as error:
                 # A refusal would end the task, whatever it has spent.
                 raise Busy(str(error), *_FULL_SECONDS) from error
@@ -68,10 +71,14 @@ class HostedRounds:
         with half.closing(key), self._changes.turn():
             survivors = half.survivors(key)
             if survivors is not None:
-                self._core.announce(*key, survivors.clients, survivors.set_sha256)
-            charged = self._core.charge(request.order, request.signature)
-            if charged.released:
-                self._changes.settle(self._core.seal_release(request.order))  # a failure may have kept it from being so
+                self._core.announce(
+                    enclave_pb2.AnnounceSurvivors(
+                        task_sha256=key[0], round=key[1], clients=survivors.clients, set_sha256=survivors.set_sha256
+                    )
+                )
+            charged = self._core.charge(request)
+            if charged.released:  # a failure may have kept it from being in force
+                self._changes.settle(self._core.seal_release(wire.seal_release(request.order)).records)
             else:
                 self._seal(request.order, charged, self._modes.of(key, charged), survivors)
             stored = self._storage.record(release_key(*key))
@@ -96,9 +103,10 @@ class HostedRounds:
         return _opened_pieces(release.values_key, self._storage.pieces(stored), -(-size // SEGMENT_BYTES))
 
     def _opened(self, order: bytes, stored: bytes) -> enclave_pb2.StoredRelease:
-        return enclave_pb2.StoredRelease.FromString(self._core.release(order, stored=stored))
+        released = self._core.release(enclave_pb2.ReleaseRound(order=order, stored=stored))
+        return enclave_pb2.StoredRelease.FromString(released.signed_release)
 
-    def _seal(self, order: bytes, charged: Charged, half: HostHalf, survivors: Survivors | None) -> None:
+    def _seal(self, order: bytes, charged: ChargedRound, half: HostHalf, survivors: Survivors | None) -> None:
         task, number = charged.task_sha256, charged.round
         # The charge names the exact set: a crash after it must find all of the set.
         self._storage.wait_for(task, number, half.to_store(charged), timeout=_STORE_SECONDS)
@@ -107,12 +115,16 @@ class HostedRounds:
         try:
             host_sum = half.host_sum(charged, survivors, self._changes.pause)
         except PrivacyError:
-            self._changes.store(self._core.give_up(task, number))
+            given_up = self._core.give_up(aggregator_pb2.GetRoundRequest(task_sha256=task, round=number))
+            self._changes.store(given_up.records)
             raise
         noise, stream = (self._storage.record(key(task, number)) for key in (noise_key, stream_key))
         for piece, data in enumerate(() if noise is None else self._storage.pieces(noise)):
-            self._core.give_piece(task, number, noise or b"", piece, data)
-        self._changes.settle(self._core.seal_release(order, noise=noise, stream=stream, host_sum=host_sum))
+            self._core.give_piece(
+                enclave_pb2.GivePiece(task_sha256=task, round=number, record=noise, number=piece, data=data)
+            )
+        sealed = self._core.seal_release(wire.seal_release(order, noise, stream, host_sum))
+        self._changes.settle(sealed.records)
         self._storage.erase(task, number)
         self.empty_files()
         self._log.event("round_released", task=short(task), round=number, contributions=charged.contributions)

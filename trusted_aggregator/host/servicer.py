@@ -25,7 +25,8 @@ from odp.transport.logs import Log, short
 from odp.transport.service import Later, NotFound, servicer
 from odp.transport.workers import Promise
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
-from trusted_aggregator.boundary.interface import Aggregator, Refused
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import Refused
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.ingest import MOST_ASKED, Ingest, is_undecided
 from trusted_aggregator.host.storage import Storage
@@ -68,7 +69,7 @@ class AggregatorService:
 
     def __init__(
         self,
-        core: Aggregator,
+        core: AggregatorCalls,
         storage: Storage,
         changes: Changes,
         modes: Taking,
@@ -82,7 +83,7 @@ class AggregatorService:
         self._ingest = Ingest(core, storage, failed=failed, changes=changes)
         observing.watch("waiting_contributions", lambda: self._ingest.waiting)
         self._reading = threading.Lock()
-        self._heads: dict[bytes, tuple[int, tuple[bytes, bytes]]] = {}
+        self._heads: dict[bytes, tuple[int, aggregator_pb2.GetLedgerResponse]] = {}
         self._held = threading.BoundedSemaphore(MAX_STREAMS)
         self._streams, self._long_streams = (
             Backpressure(at_once=most, waiting=0, service="aggregator", what="submissions")
@@ -141,24 +142,24 @@ class AggregatorService:
         change.
         """
         _validate.integer(low=0, high=2**53, first=request.first)
-        data, signature = self._ledger_head(request.task_sha256)
-        head = LedgerHead.decode(data)
+        signed = self._ledger_head(request.task_sha256)
+        head = LedgerHead.decode(signed.head)
         lines = self._storage.ledger_lines(head.population, request.first, head.entries, most_bytes=_LEDGER_PAGE)
-        return aggregator_pb2.GetLedgerResponse(entries=lines, head=data, signature=signature)
+        return aggregator_pb2.GetLedgerResponse(entries=lines, head=signed.head, signature=signed.signature)
 
-    def _ledger_head(self, task: bytes) -> tuple[bytes, bytes]:
+    def _ledger_head(self, task: bytes) -> aggregator_pb2.GetLedgerResponse:
         version = self._changes.version
-        known = self._heads.get(task)
-        if known is not None and known[0] == version:
-            return known[1]
-        found = self._core.ledger(task)
-        if found is None:
+        recent = self._heads.get(task)
+        if recent is not None and recent[0] == version:
+            return recent[1]
+        signed = self._core.ledger(aggregator_pb2.GetLedgerRequest(task_sha256=task))
+        if not signed.head:
             raise NotFound(f"task {short(task)} is not known here")
         with self._reading:
-            self._heads[task] = version, found
+            self._heads[task] = version, signed
             while len(self._heads) > _HEADS_IN_MEMORY:
                 self._heads.pop(next(iter(self._heads)))
-        return found
+        return signed
 
     def close(self) -> None:
         """Completes the waiting contributions. Idempotent."""

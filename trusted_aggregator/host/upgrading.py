@@ -32,11 +32,13 @@ from odp.v1 import (
     aggregator_pb2_grpc,
     attestation_pb2,
     attestation_pb2_grpc,
+    enclave_pb2,
     hand_over_pb2,
     population_pb2,
 )
+from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.host.hand_over_service import HISTORY, ROOT_NAME, read_history
-from trusted_aggregator.host.remote import RemoteAggregator, Successor, restore
+from trusted_aggregator.host.remote import Successor, restore
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.rounds.session_attempts import write_attempts
@@ -242,7 +244,7 @@ def upgrade(
         storage.apply(writes)
         client = Client(begun.connection, ended=lambda error: None)
         undo.callback(client.close)
-        RemoteAggregator(client).commit()
+        AggregatorCalls(client).commit(enclave_pb2.CommitWrites())
         try:
             predecessor.nonce()  # it erases what it gave away, if it still runs
         except ServiceError as error:

@@ -15,7 +15,9 @@ from odp.errors import Refusal
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, secagg_service_pb2_grpc
-from trusted_aggregator.boundary.interface import Aggregator, Charged, Refused, RoundState, Status
+from odp.v1.enclave_pb2 import ChargedRound
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import Refused, RoundState, Status
 from trusted_aggregator.modes.enclave.host_half import EnclaveHost
 from trusted_aggregator.modes.masked.host_half import MaskedHost, Vectors
 from trusted_aggregator.modes.secagg import servicer
@@ -71,7 +73,7 @@ class HostModes:
     service_names: Sequence[str] = (servicer.NAME,)
 
     def __init__(
-        self, core: Aggregator, store: Store, state: StateFolder, log: Log, options: ModeOptions | None = None,
+        self, core: AggregatorCalls, store: Store, state: StateFolder, log: Log, options: ModeOptions | None = None,
         rosters: Sequence[Collection[bytes]] = (), leaves: Leaves | None = None,
     ) -> None:  # fmt: skip
         options = ModeOptions() if options is None else options
@@ -101,7 +103,7 @@ class HostModes:
         for key, charged in live.items():
             self._sessions.restore(key, charged=charged)
 
-    def of(self, key: Key, charged: Charged | None = None) -> HostHalf:
+    def of(self, key: Key, charged: ChargedRound | None = None) -> HostHalf:
         """The half of a round; ``charged`` is the enclave's answer to its charge, and None before that.
 
         Before the charge, a round whose mode the enclave alone knows has the half of one that the enclave sums: up to

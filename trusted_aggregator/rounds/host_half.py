@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Charged, HostSum, RoundState, Submit
+from odp.v1.enclave_pb2 import ChargedRound
+from trusted_aggregator.boundary.interface import HostSum, RoundState, Submit
 
 #: (task_sha256, round)
 Key = tuple[bytes, int]
@@ -37,7 +38,7 @@ class Survivors:
 class HostHalf:
     """The steps of one mode; the defaults suit a mode whose contributions all go to the enclave."""
 
-    def holds(self, key: Key, charged: Charged | None) -> bool:
+    def holds(self, key: Key, charged: ChargedRound | None) -> bool:
         """Whether a round is of this mode, as far as it is known; ``charged`` is None before the charge."""
         return True
 
@@ -51,7 +52,7 @@ class HostHalf:
     def gather(self, request: aggregator_pb2.CloseRoundRequest) -> None:
         """Brings the contributions that are elsewhere to the enclave, before a round closes.
 
-        Raises what ``Aggregator.charge`` raises, and Busy where some of them may come later.
+        Raises what ``Rounds.charge`` raises, and Busy where some of them may come later.
         """
 
     def closing(self, key: Key) -> contextlib.AbstractContextManager[None]:
@@ -76,11 +77,11 @@ class HostHalf:
         """
         return None
 
-    def to_store(self, charged: Charged) -> int:
+    def to_store(self, charged: ChargedRound) -> int:
         """The number of contributions that have to be stored before the charge is in force."""
         return charged.contributions
 
-    def host_sum(self, charged: Charged, survivors: Survivors | None, pause: Pause) -> HostSum | None:
+    def host_sum(self, charged: ChargedRound, survivors: Survivors | None, pause: Pause) -> HostSum | None:
         """The host's sum of a round whose charge is in force; None if the enclave needs none.
 
         Raises:

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from in_process import EnclaveCalls
 
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
@@ -35,7 +36,7 @@ from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator.boundary.interface import Status, Submit
 from trusted_aggregator.enclave import process as enclave_process
-from trusted_aggregator.host.remote import RemoteAggregator, restore
+from trusted_aggregator.host.remote import restore
 from trusted_aggregator.state.records import release_key
 
 SECONDS = 60.0
@@ -52,7 +53,7 @@ class Remote:
         world.remote_keys = world.sealed_keys
         world.persist(restore(connection, world.records, lambda task, round: world.rows.get((task, round), [])))
         self.client = Client(connection, ended=self.ended.append)
-        world.core = RemoteAggregator(self.client)
+        world.core = EnclaveCalls(self.client)
         token = world.core.evidence(bytes(32)).token
         self.signing_key = Claims.from_json(read_token(token).claims).signing_key
 
@@ -234,7 +235,7 @@ class TestHostile:
         start(raw, None)
         restore(raw, {}, lambda task, round: [])
         client = Client(raw, ended=lambda error: None)
-        core = RemoteAggregator(client)
+        core = EnclaveCalls(client)
         for order in (b"", b"\xff" * 10, bytes(1000)):
             for call in (lambda order=order: core.charge(order, b""), lambda order=order: core.seal_release(order)):
                 with pytest.raises(ConfigurationError):
@@ -264,7 +265,7 @@ class TestHostile:
                 return enclave_pb2.EnclaveReply(submitted=enclave_pb2.SubmittedBatch(refusals=b"\0\0"))
 
         with pytest.raises(StateError, match="another number"):
-            RemoteAggregator(Liar()).submit_batch([aggregator_pb2.SubmitRequest()])
+            EnclaveCalls(Liar()).submit_batch([aggregator_pb2.SubmitRequest()])
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ class Hosts:
 
     def hosted(self, root):
         return TreeLeaves(
-            _Calls(lambda: self.tree.core), self.storage, self.clients, root=root,
+            _Calls(lambda: self.tree.core.calls), self.storage, self.clients, root=root,
             log=Log("aggregator", stream=self.log), failed=self.failures.append, grace_seconds=60.0,
             monotonic=self.clock,
         )  # fmt: skip
@@ -131,8 +131,8 @@ class _Calls:
 
 
 def _leaf_calls(leaf):
-    calls = _Calls(lambda: leaf.core)
-    calls.evidence = lambda nonce: leaf.greet(nonce).evidence
+    calls = _Calls(lambda: leaf.core.calls)
+    calls.evidence = lambda request: leaf.greet(request.nonce).evidence
     return calls
 
 

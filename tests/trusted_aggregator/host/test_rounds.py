@@ -9,16 +9,15 @@ import pytest
 
 from odp.errors import PrivacyError, StateError
 from odp.transport.logs import Log
-from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Charged, HostSum
+from odp.v1 import aggregator_pb2, enclave_pb2
+from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.rounds.host_half import HostHalf, Survivors
-from trusted_aggregator.state.records import SealedRecord
 
 TASK = bytes(range(32))
 NAME = bytes(32)
-CHARGE, RELEASE, VOID = (SealedRecord(name, b"") for name in ("charge", "release", "void"))
+CHARGE, RELEASE, VOID = (enclave_pb2.SealedRecord(key=name, data=b"") for name in ("charge", "release", "void"))
 
 
 class Core:
@@ -28,27 +27,28 @@ class Core:
         self.steps = steps
         self.released = False
 
-    def announce(self, task, round, clients, set_sha256):
-        self.steps.append(f"announce {clients}")
+    def announce(self, request):
+        self.steps.append(f"announce {request.clients}")
 
-    def charge(self, order, signature):
+    def charge(self, request):
         self.steps.append("charge")
-        return Charged(TASK, 0, 5, self.released, () if self.released else (CHARGE,))
+        writes = [] if self.released else [CHARGE]
+        return enclave_pb2.ChargedRound(task_sha256=TASK, contributions=5, released=self.released, writes=writes)
 
-    def commit(self):
+    def commit(self, request):
         self.steps.append("commit")
 
-    def seal_release(self, order, *, noise=None, stream=None, host_sum=None):
-        self.steps.append(f"seal {host_sum.sum.decode() if host_sum else 'alone'}")
-        return () if self.released else (RELEASE,)
+    def seal_release(self, request):
+        self.steps.append(f"seal {request.host_sum.sum.decode() or 'alone'}")
+        return enclave_pb2.RecordWrites(records=[] if self.released else [RELEASE])
 
-    def give_up(self, task, round):
+    def give_up(self, request):
         self.steps.append("give up")
-        return (VOID,)
+        return enclave_pb2.RecordWrites(records=[VOID])
 
-    def release(self, order, *, stored):
+    def release(self, request):
         self.steps.append("release")
-        return b""
+        return enclave_pb2.ReleasedRound()
 
 
 class Storage:

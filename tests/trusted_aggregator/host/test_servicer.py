@@ -238,15 +238,15 @@ def test_a_release_that_was_stored_but_not_put_in_force_is_given_by_the_next_clo
     """The platform failed in between, and nothing was restarted: the round must not stay closed without a release."""
     for device in range(3):
         host.submit(device)
-    commit = host.core.commit
+    commit = host.core.calls.commit
 
-    def failing_after_the_seal():
+    def failing_after_the_seal(request):
         if host.storage.record(release_key(host.world.task_sha256, 0)) is not None:
             raise StateError("the platform does not answer")
-        commit()
+        commit(request)
 
     with monkeypatch.context() as failing:
-        failing.setattr(host.core, "commit", failing_after_the_seal)
+        failing.setattr(host.core.calls, "commit", failing_after_the_seal)
         with pytest.raises(StateError, match="does not answer"):
             host.close_round()
     signed = host.close_round()

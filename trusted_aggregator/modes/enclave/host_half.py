@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from odp.errors import Refusal
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Refused, Submit
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import Refused, Submit
 from trusted_aggregator.rounds.host_half import HostHalf, Submission
 
 
 class EnclaveHost(HostHalf):
     """Accepts contributions, and has no other part in the mode."""
 
-    def __init__(self, core: Aggregator) -> None:
+    def __init__(self, core: AggregatorCalls) -> None:
         self._core = core
 
     def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
@@ -20,7 +21,8 @@ class EnclaveHost(HostHalf):
 
     def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
         """Length of the stream after ``header``, or the refusal that it would get."""
-        return self._core.sealed_bytes(header.task_sha256, header.round)
+        lengths = self._core.lengths(header.task_sha256, header.round)
+        return lengths if isinstance(lengths, Refusal) else lengths.bytes
 
     def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> Submit:
         """What the enclave refuses a stream for."""

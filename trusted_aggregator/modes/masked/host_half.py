@@ -15,7 +15,9 @@ import numpy as np
 from odp.crypto.secure_aggregation.masked import DIGEST_BYTES, set_sha256
 from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Charged, HostSum, Refused, Submit
+from odp.v1.enclave_pb2 import AskHostParts, ChargedRound
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import HostSum, Refused, Submit
 from trusted_aggregator.modes.enclave.host_half import EnclaveHost
 from trusted_aggregator.rounds.host_half import Key, Pause, Submission, Survivors
 
@@ -31,25 +33,26 @@ class Vectors(Protocol):
 class MaskedHost(EnclaveHost):
     """Stores vectors, and sums them."""
 
-    def __init__(self, core: Aggregator, vectors: Vectors) -> None:
+    def __init__(self, core: AggregatorCalls, vectors: Vectors) -> None:
         super().__init__(core)
         self._vectors = vectors
 
-    def holds(self, key: Key, charged: Charged | None) -> bool:
+    def holds(self, key: Key, charged: ChargedRound | None) -> bool:
         """Whether the enclave's charge has a part for the host; before the charge, the round looks like any other."""
         return charged is not None and charged.host_part_bytes > 0
 
     def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
-        length = self._core.host_part_bytes(request.task_sha256, request.round)
-        if isinstance(length, Refusal):
+        lengths = self._core.lengths(request.task_sha256, request.round)
+        if isinstance(lengths, Refusal):
             return self._core.sign_refusal(masked_submit(request, b""))
         vector = request.masked_vector
-        if len(vector) != length:
+        if len(vector) != lengths.host_part:
             return Refused(Refusal.MALFORMED)
         return Submission(masked_submit(request, vector), vector)
 
     def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
-        return self._core.host_part_bytes(header.task_sha256, header.round)
+        lengths = self._core.lengths(header.task_sha256, header.round)
+        return lengths if isinstance(lengths, Refusal) else lengths.host_part
 
     def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> Submit:
         return masked_submit(header, b"")
@@ -60,7 +63,7 @@ class MaskedHost(EnclaveHost):
             return Refused(Refusal.MALFORMED)
         return Submission(masked_submit(header, data), data)
 
-    def host_sum(self, charged: Charged, survivors: Survivors | None, pause: Pause) -> HostSum | None:
+    def host_sum(self, charged: ChargedRound, survivors: Survivors | None, pause: Pause) -> HostSum | None:
         """See ``HostHalf``."""
         return masked_sum(self._core, self._vectors, charged.task_sha256, charged.round, length=charged.host_part_bytes)
 
@@ -71,14 +74,14 @@ def masked_submit(given: aggregator_pb2.SubmitRequest | aggregator_pb2.SubmitHea
     return Submit(given.task_sha256, given.round, given.sealed_contribution, digest)
 
 
-def masked_sum(core: Aggregator, vectors: Vectors, task_sha256: bytes, round: int, *, length: int) -> HostSum:
+def masked_sum(core: AggregatorCalls, vectors: Vectors, task_sha256: bytes, round: int, *, length: int) -> HostSum:
     """The sum of exactly the vectors that the enclave accepted in a charged round.
 
     Raises:
         StateError: one of them is not stored, or was changed on the disk.
     """
     digests: list[bytes] = []
-    while page := core.host_parts(task_sha256, round, len(digests)):
+    while page := core.host_parts(AskHostParts(task_sha256=task_sha256, round=round, start=len(digests))).digests:
         digests += [page[start : start + DIGEST_BYTES] for start in range(0, len(page), DIGEST_BYTES)]
     missing = set(digests)
     total = np.zeros(length // 4, dtype=np.uint32)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Charged, HostSum, RoundState, Status
+from odp.v1.enclave_pb2 import ChargedRound
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import HostSum, RoundState, Status
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds, kept
 from trusted_aggregator.rounds.host_half import HostHalf, Key, Pause, Survivors
 
@@ -13,11 +15,11 @@ from trusted_aggregator.rounds.host_half import HostHalf, Key, Pause, Survivors
 class SecAggHost(HostHalf):
     """Rounds whose contributions never reach the enclave."""
 
-    def __init__(self, core: Aggregator, rounds: SecAggRounds) -> None:
+    def __init__(self, core: AggregatorCalls, rounds: SecAggRounds) -> None:
         self._core = core
         self._rounds = rounds
 
-    def holds(self, key: Key, charged: Charged | None) -> bool:
+    def holds(self, key: Key, charged: ChargedRound | None) -> bool:
         return self._rounds.holds(key)
 
     def opening(self, request: aggregator_pb2.OpenRoundRequest) -> contextlib.AbstractContextManager[None]:
@@ -44,11 +46,11 @@ class SecAggHost(HostHalf):
             return None
         return self._rounds.require_ready(key)
 
-    def to_store(self, charged: Charged) -> int:
+    def to_store(self, charged: ChargedRound) -> int:
         """None: the sum of the vectors is part of the session, which is stored as it goes on."""
         return 0
 
-    def host_sum(self, charged: Charged, survivors: Survivors | None, pause: Pause) -> HostSum | None:
+    def host_sum(self, charged: ChargedRound, survivors: Survivors | None, pause: Pause) -> HostSum | None:
         """See ``HostHalf``; waits until clients sent their shares."""
         with pause():
             return self._rounds.take_sum((charged.task_sha256, charged.round), survivors)

@@ -6,7 +6,9 @@ from typing import Protocol
 
 from odp.errors import Refusal
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Charged, Refused, RoundState, Status
+from odp.v1.enclave_pb2 import ChargedRound
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import Refused, RoundState, Status
 from trusted_aggregator.boundary.orders import ordered
 from trusted_aggregator.modes.enclave.host_half import EnclaveHost
 from trusted_aggregator.rounds.host_half import Key, Submission
@@ -26,7 +28,7 @@ class Leaves(Protocol):
     def close(self, key: Key, order: bytes, signature: bytes) -> None:
         """Brings the sums of the leaves to the enclave, and stores them.
 
-        Raises what ``Aggregator.charge`` raises, before any leaf closes; and Busy where a leaf does not answer, for
+        Raises what ``Rounds.charge`` raises, before any leaf closes; and Busy where a leaf does not answer, for
         some time, or for as long as the minimum needs it.
         """
         ...
@@ -39,7 +41,7 @@ class Leaves(Protocol):
 class TreeHost(EnclaveHost):
     """Takes no contributions, and gathers the sums of the leaves."""
 
-    def __init__(self, core: Aggregator, leaves: Leaves) -> None:
+    def __init__(self, core: AggregatorCalls, leaves: Leaves) -> None:
         super().__init__(core)
         self._leaves = leaves
 
@@ -63,7 +65,7 @@ class TreeHost(EnclaveHost):
     def uncounted(self, key: Key) -> int:
         return self._leaves.contributions(key)
 
-    def to_store(self, charged: Charged) -> int:
+    def to_store(self, charged: ChargedRound) -> int:
         """None: the sums were stored when they came."""
         return 0
 

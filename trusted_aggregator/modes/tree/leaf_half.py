@@ -6,7 +6,8 @@ from typing import Protocol
 
 from odp.errors import Busy, Refusal
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import Aggregator, Refused
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import Refused
 from trusted_aggregator.modes.enclave.host_half import EnclaveHost
 from trusted_aggregator.rounds.host_half import Submission
 
@@ -25,7 +26,7 @@ class Parts(Protocol):
 class LeafHost(EnclaveHost):
     """Takes contributions to the parts that the enclave holds; for others, devices come again."""
 
-    def __init__(self, core: Aggregator, parts: Parts) -> None:
+    def __init__(self, core: AggregatorCalls, parts: Parts) -> None:
         super().__init__(core)
         self._parts = parts
 

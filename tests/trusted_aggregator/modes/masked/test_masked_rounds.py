@@ -81,7 +81,7 @@ class Host(StoredHost):
 
     def half(self) -> HostSum:
         world = self.world
-        return masked_sum(self.core, self.storage, world.task_sha256, 0, length=4 * world.bins)
+        return masked_sum(self.core.calls, self.storage, world.task_sha256, 0, length=4 * world.bins)
 
     def seal(self, masked: HostSum | None) -> Writes:
         """The sealed release, which the host does not store."""
