@@ -231,5 +231,5 @@ class LeafInProcess(EnclaveCalls):
     """A leaf's enclave; ``enclave`` is what no host sees."""
 
     def __init__(self, enclave: LeafCore) -> None:
-        super().__init__(_Routed(leaf_routes(enclave, enclave.identity)))
+        super().__init__(_Routed(leaf_routes(enclave)))
         self.enclave = enclave

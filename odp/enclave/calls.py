@@ -1,17 +1,19 @@
-"""The calls of a host to its enclave: one line each, which names a field of ``EnclaveRequest`` and two messages.
+"""The calls of a host to its enclave by the fields of ``EnclaveRequest``: messages are the interface, on both sides.
 
-The answer's field of ``EnclaveReply`` follows from its message: no two fields have the same.
+At the host, a class lists each call in one line, a ``Call``. Inside the enclave, ``routes_of`` serves methods that have
+the names of the fields. The answer's field of ``EnclaveReply`` follows from its message: no two fields have the same.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from google.protobuf.message import Message
 
-from odp.enclave.channel import Encoded
-from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
+from odp.enclave.channel import Encoded, Route
+from odp.v1.enclave_pb2 import Done, EnclaveReply, EnclaveRequest
 
 Asked = TypeVar("Asked", bound=Message)
 Answer = TypeVar("Answer", bound=Message)
@@ -65,3 +67,20 @@ class Call(Generic[Asked, Answer]):
             return answer
 
         return call
+
+
+def routes_of(lane: str | None, *handlers: Callable[[Any], Message | None]) -> dict[str, Route]:
+    """A route of ``lane`` for each handler, under its name: it takes the message of that field, and gives the answer's.
+
+    None is answered as ``Done``.
+    """
+    return {handler.__name__: Route(lane, functools.partial(_handled, handler)) for handler in handlers}
+
+
+def _handled(handler: Callable[[Any], Message | None], request: EnclaveRequest) -> EnclaveReply:
+    return reply_of(handler(getattr(request, handler.__name__)) or Done())
+
+
+def reply_of(answer: Message) -> EnclaveReply:
+    """The reply with this answer."""
+    return EnclaveReply(**{_FIELDS[answer.DESCRIPTOR.full_name]: answer})  # type: ignore[arg-type]

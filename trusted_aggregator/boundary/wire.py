@@ -34,7 +34,7 @@ def submit(submits: Iterable[Sealed]) -> Encoded:
         sealed, key = one.sealed_contribution, (one.task_sha256, one.round, host_sha256(one))
         head = heads.get(key)
         if head is None:
-            head = heads[key] = _message(Submit(key[0], key[1], b"", key[2])).SerializeToString()
+            head = heads[key] = submit_request(Submit(key[0], key[1], b"", key[2])).SerializeToString()
         head += _delimited(_SEALED_FIELD, len(sealed))
         pieces += [_delimited(_SUBMITS_FIELD, len(head) + len(sealed)), head, sealed]
     pieces[0] = _delimited(_SUBMIT_FIELD, sum(map(len, pieces)))
@@ -43,7 +43,7 @@ def submit(submits: Iterable[Sealed]) -> Encoded:
 
 def sign_refusal(given: Sealed) -> enclave_pb2.EnclaveRequest:
     """The request for the refusal of a contribution."""
-    return enclave_pb2.EnclaveRequest(sign_refusal=_message(given))
+    return enclave_pb2.EnclaveRequest(sign_refusal=submit_request(given))
 
 
 def submits_of(batch: enclave_pb2.SubmitBatch) -> list[Submit]:
@@ -68,7 +68,8 @@ def _submit_in(message: memoryview) -> Submit:
     return Submit(head.task_sha256, head.round, data, host_sha256(head))
 
 
-def _message(given: Sealed) -> aggregator_pb2.SubmitRequest:
+def submit_request(given: Sealed) -> aggregator_pb2.SubmitRequest:
+    """A contribution as a message."""
     return aggregator_pb2.SubmitRequest(
         task_sha256=given.task_sha256,
         round=given.round,
@@ -109,19 +110,16 @@ def records(writes: Iterable[SealedRecord]) -> list[enclave_pb2.SealedRecord]:
     return [enclave_pb2.SealedRecord(key=record.key, data=record.data, pieces=record.pieces) for record in writes]
 
 
+def written(writes: Iterable[SealedRecord]) -> enclave_pb2.RecordWrites:
+    """The answer of a call that changes the enclave's state."""
+    return enclave_pb2.RecordWrites(records=records(writes))
+
+
 def writes_of(messages: Iterable[enclave_pb2.SealedRecord]) -> Writes:
     """The inverse of ``records``."""
     return tuple(
         SealedRecord(entry.key, entry.data if entry.HasField("data") else None, entry.pieces) for entry in messages
     )
-
-
-def sealed_length(sealed: int | Refusal, host_part: int | Refusal) -> enclave_pb2.SealedLength:
-    """The lengths of both parts of a contribution, or the refusal of every contribution."""
-    if isinstance(sealed, Refusal):
-        return enclave_pb2.SealedLength(refusal=cast(aggregator_pb2.Refusal, sealed.value))
-    # A round that closed in between takes none either.
-    return enclave_pb2.SealedLength(bytes=sealed, host_part=0 if isinstance(host_part, Refusal) else host_part)
 
 
 def host_sha256(given: Sealed) -> bytes:

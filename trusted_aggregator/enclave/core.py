@@ -48,7 +48,7 @@ class AggregatorCore:
         self.owners = Owners(state)
         self.large_values = LargeValues(state)
         self.rounds = Rounds(state, self.large_values, noise_of(policy) if noise is None else lambda round: noise)
-        self.submissions = Submissions(state.identity.signing, state.find_round, state.closed)
+        self.submissions = Submissions(state.identity.signing, state, state.closed)
         self.hand_over = HandOver(state)
         #: Of the root of a tree alone.
         self.tree = Tree(state, self.rounds) if policy.leaves else None

@@ -19,7 +19,7 @@ from odp.signed.charter import approve, found
 from odp.transparency import Checkpoint, sign_checkpoint
 from odp.transparency.endorsements import endorse
 from odp.transparency.merkle import leaf_hash, root_of
-from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
+from odp.v1 import attestation_pb2, common_pb2, enclave_pb2, hand_over_pb2
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.enclave.taking_over import TakingOver
@@ -61,22 +61,23 @@ def rehearse_hand_over() -> None:
     )
     core, taking = AggregatorCore(EnclaveState(old)), TakingOver(new)
     records = {}
-    for record in core.owners.set_charter(approve(found("rehearsal", owners=[developer.public]), developer)):
+    charter = approve(found("rehearsal", owners=[developer.public]), developer)
+    for record in core.owners.set_charter(charter).records:
         records[record.key] = record.data
-    core.state.commit()
+    core.state.commit(enclave_pb2.CommitWrites())
     request = hand_over_pb2.HandOverRequest(
-        successor=_evidence(new, core.hand_over.draw_nonce()),
+        successor=_evidence(new, core.hand_over.ask_nonce(enclave_pb2.AskNonce()).nonce),
         nonce=taking.draw_nonce(),
         log=_excerpt(log_key, endorser, policy),
     )
-    for record in core.hand_over.begin_hand_over(request):
+    for record in core.hand_over.begin_hand_over(request).records:
         records[record.key] = record.data
-    core.state.commit()
+    core.state.commit(enclave_pb2.CommitWrites())
     taking.accept(core.hand_over.finish_hand_over(request), request.log)
     key = release_key(bytes(32), 0)
     taking.reseal(Sealer(old.sealing_key).seal(key, common_pb2.SignedRelease().SerializeToString()))
     taking.finish({key: data for key, data in records.items() if data})
-    taking.state.commit()
+    taking.state.commit(enclave_pb2.CommitWrites())
 
 
 def _evidence(identity: EnclaveIdentity, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:

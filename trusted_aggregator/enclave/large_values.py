@@ -108,33 +108,32 @@ class LargeValues:
         self._leaving: Leaving | None = None
         self._arriving: Arriving | None = None
 
-    def take_piece(self, key: str, number: int) -> bytes:
-        """Piece ``number``, sealed, of the record ``key`` that the call before was answered with; each once, in order.
+    def take_piece(self, request: enclave_pb2.TakePiece) -> enclave_pb2.SealedPiece:
+        """A piece, sealed, of the record that the call before was answered with; each once, in order.
 
         Raises StateError for any other.
         """
         with self._state.lock:
             leaving = self._leaving
-            if leaving is None or leaving.key != key:
-                raise StateError(f"record {key!r} has no pieces to take: start the program again")
-            piece = leaving.take(number)
+            if leaving is None or leaving.key != request.key:
+                raise StateError(f"record {request.key!r} has no pieces to take: start the program again")
+            piece = leaving.take(request.number)
             if leaving.is_over:
                 self._leaving = None
-            return piece
+            return enclave_pb2.SealedPiece(data=piece)
 
-    def give_piece(self, task_sha256: bytes, round: int, record: bytes, number: int, data: bytes) -> None:
-        """Takes piece ``number`` of the noise of a charged round back, in order; ``record`` is that of the noise.
+    def give_piece(self, request: enclave_pb2.GivePiece) -> None:
+        """Takes a piece of the noise of a charged round back, in order; with it comes the record of the noise.
 
         Raises StateError where the round is not charged or has no noise in pieces, or record or piece were changed.
         """
-        state = self._state
-        with state.lock:
-            held = state.find_round(task_sha256, round)
+        with self._state.lock:
+            held = self._state.find_round(request.task_sha256, request.round)
             if isinstance(held, Refusal) or held.status is not Status.CHARGED:
-                raise StateError(f"round {round} does not wait for its noise: close it first")
-            if number == 0 or self._arriving is None or self._arriving.record != record:
-                self._arriving = self._new_arriving(held, record)
-            self._arriving.give(number, data)
+                raise StateError(f"round {request.round} does not wait for its noise: close it first")
+            if request.number == 0 or self._arriving is None or self._arriving.record != request.record:
+                self._arriving = self._new_arriving(held, request.record)
+            self._arriving.give(request.number, request.data)
 
     def sealed_noise(self, held: Round, noise: RoundNoise, sealer: Sealer) -> SealedRecord:
         """The record of a round's noise."""

@@ -21,7 +21,7 @@ from odp.enclave.identity import EnclaveIdentity
 from odp.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.signed.task import check_length
-from odp.v1 import leaf_pb2
+from odp.v1 import aggregator_pb2, enclave_pb2, leaf_pb2
 from trusted_aggregator.boundary.interface import RoundState
 from trusted_aggregator.boundary.orders import parse_order
 from trusted_aggregator.enclave.opened_task import OpenedTask
@@ -50,7 +50,7 @@ class LeafCore:
         if identity.policy.role != "leaf":
             raise ConfigurationError(f"Expected a policy of role 'leaf', got role={identity.policy.role!r}")
         # It remembers no closed round, so that each refusal is unsigned.
-        self.submissions = Submissions(identity.signing, self.find_round, ClosedRounds())
+        self.submissions = Submissions(identity.signing, self, ClosedRounds())
         self.identity = identity
         self._root_policy = identity.policy.as_role("aggregator")
         self._parts: dict[Key, LeafRound] = {}
@@ -58,11 +58,11 @@ class LeafCore:
         # The nonces that evidence of the root may be over; the oldest go first.
         self._nonces: list[bytes] = []
 
-    def draw_nonce(self) -> bytes:
+    def ask_nonce(self, request: enclave_pb2.AskNonce) -> enclave_pb2.DrawnNonce:
         """32 random bytes for the evidence of the root."""
         with self._lock:
             self._nonces = [*self._nonces[-7:], os.urandom(NONCE_BYTES)]
-            return self._nonces[-1]
+            return enclave_pb2.DrawnNonce(nonce=self._nonces[-1])
 
     def open_part(self, given: leaf_pb2.Delegation) -> None:
         """Takes the secrets of a round from the root. Idempotent for a round whose part is open.
@@ -92,21 +92,22 @@ class LeafCore:
             part.leaf = statement.leaf
             self._hold(part)
 
-    def close_part(self, task_sha256: bytes, round: int) -> tuple[int, int]:
-        """Closes the part of a round: (contributions, pieces of its sum). Raises StateError where it is not open."""
+    def close_part(self, request: aggregator_pb2.GetRoundRequest) -> leaf_pb2.ClosedPart:
+        """Closes the part of a round. Raises StateError where it is not open."""
         with self._lock:
-            sealed = self._part(task_sha256, round).close()
-            return sealed.contributions, sealed.pieces
+            sealed = self._part(request.task_sha256, request.round).close()
+            return leaf_pb2.ClosedPart(contributions=sealed.contributions, pieces=sealed.pieces)
 
-    def take_part(self, task_sha256: bytes, round: int, number: int) -> bytes:
+    def take_part(self, request: leaf_pb2.TakePart) -> enclave_pb2.SealedPiece:
         """A piece of the sum of a closed part. Raises StateError where there is none."""
         with self._lock:
-            return self._part(task_sha256, round).close().piece(number)
+            piece = self._part(request.task_sha256, request.round).close().piece(request.number)
+            return enclave_pb2.SealedPiece(data=piece)
 
-    def erase_part(self, task_sha256: bytes, round: int) -> None:
+    def erase_part(self, request: aggregator_pb2.GetRoundRequest) -> None:
         """Erases a part. Idempotent."""
         with self._parts_lock:
-            part = self._parts.pop((task_sha256, round), None)
+            part = self._parts.pop((request.task_sha256, request.round), None)
         if part is not None:
             part.erase()
 

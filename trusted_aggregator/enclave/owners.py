@@ -7,11 +7,11 @@ from collections import Counter
 from odp.crypto import domains
 from odp.signed.charter import charter_sha256, open_charter
 from odp.signed.task import open_task, task_sha256
-from odp.v1 import common_pb2, population_pb2
+from odp.v1 import aggregator_pb2, enclave_pb2, population_pb2
+from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.orders import open_abandon_order
 from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.state.chartering import changeable
-from trusted_aggregator.state.records import Writes
 
 
 class Owners:
@@ -22,7 +22,7 @@ class Owners:
         # How often each charter changed since the launch.
         self._changes: Counter[str] = Counter()
 
-    def set_charter(self, signed: population_pb2.SignedCharter) -> Writes:
+    def set_charter(self, signed: population_pb2.SignedCharter) -> enclave_pb2.RecordWrites:
         """Founds a population, or changes its owners; tasks of former owners end. Idempotent.
 
         Raises:
@@ -37,7 +37,7 @@ class Owners:
             if population is not None and population.record.charter_bytes:
                 current = population_pb2.SignedCharter.FromString(population.record.charter_bytes)
                 if charter_sha256(current) == charter.sha256:
-                    return population.writes(state.sealer) if population.is_pending else ()
+                    return wire.written(population.writes(state.sealer) if population.is_pending else ())
             state.require_holder()
             population = changeable(charter, state.populations, state.identity, changes=self._changes)
             tasks = state.holdings.tasks_of(charter.population)
@@ -45,17 +45,16 @@ class Owners:
             population.set_charter(charter, abandoned=ended, voided=state.openings(ended))
             state.populations[charter.population] = population
             self._changes[charter.population] += 1
-            return state.end(ended, population)
+            return wire.written(state.end(ended, population))
 
-    def charter(self, name: str) -> population_pb2.SignedCharter | None:
-        """The charter in force of population ``name``; None where it is not founded."""
+    def charter(self, request: enclave_pb2.AskCharter) -> population_pb2.SignedCharter:
+        """The charter in force of a population; empty where it is not founded."""
         with self._state.lock:
-            population = self._state.populations.get(name)
-            return None if population is None or population.charter is None else population.charter.signed
+            population = self._state.populations.get(request.population)
+            charter = None if population is None else population.charter
+            return population_pb2.SignedCharter() if charter is None else charter.signed
 
-    def abandon(
-        self, signed_task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature
-    ) -> Writes:
+    def abandon(self, request: aggregator_pb2.AbandonTaskRequest) -> enclave_pb2.RecordWrites:
         """Ends a task by an order of an owner of its population: contributions, sums and noise are erased. Idempotent.
 
         What it has charged stays charged; nothing of it is accepted or released any more.
@@ -65,20 +64,20 @@ class Owners:
             PrivacyError: the signer does not own the population, or too many tasks were ended and this one is not held.
             StateError: the population was rolled back.
         """
-        definition, task = open_task(signed_task), task_sha256(signed_task)
-        open_abandon_order(order, task_sha256=task, signature=signature)
+        definition, task = open_task(request.task), task_sha256(request.task)
+        open_abandon_order(request.order, task_sha256=task, signature=request.signature)
         state = self._state
         with state.lock:
             population = state.population(definition.population)
             if task in population.record.abandoned:
-                return population.writes(state.sealer) if population.is_pending else ()
-            population.require_owner(signature.key, of=f"the end of task {definition.name!r}")
+                return wire.written(population.writes(state.sealer) if population.is_pending else ())
+            population.require_owner(request.signature.key, of=f"the end of task {definition.name!r}")
             is_held = state.holdings.task(task) is not None
             population.abandon(task, held=is_held, voided=state.openings([task]))
-            return state.end([task], population)
+            return wire.written(state.end([task], population))
 
-    def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
-        """(head of the population's ledger, encoded; its signature); None for an unknown task.
+    def ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:
+        """Head of the population's ledger and its signature; empty for an unknown task.
 
         The host has the entries, and the head stands for them.
 
@@ -86,12 +85,14 @@ class Owners:
         """
         state = self._state
         with state.lock:
-            task = state.holdings.task(task_sha256)
+            task = state.holdings.task(request.task_sha256)
             if task is None:
-                population = next((each for each in state.populations.values() if each.knows(task_sha256)), None)
+                populations = state.populations.values()
+                population = next((each for each in populations if each.knows(request.task_sha256)), None)
             else:
                 population = state.populations[task.population]
             if population is None:
-                return None
+                return aggregator_pb2.GetLedgerResponse()
             data = population.ledger.head.encode()
-            return data, state.identity.signing.sign(domains.LEDGER, data)
+            signature = state.identity.signing.sign(domains.LEDGER, data)
+            return aggregator_pb2.GetLedgerResponse(head=data, signature=signature)

@@ -36,16 +36,16 @@ from odp.privacy.events import Event
 from odp.privacy.mechanisms import GaussianNoise, OperatingSystemNoise
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
-from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
+from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2, enrolment_pb2, population_pb2
 from odp.wire.model import ModelVersion, Slices
 from odp.wire.tables import manifest_for
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import HostSum
+from trusted_aggregator.boundary.interface import HostSum, Submit
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.restoring import restore
 from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.modes.rehearsal import AGGREGATIONS, set_of_one, split
-from trusted_aggregator.state.records import SealedRecord, noise_key, release_key, stream_key
+from trusted_aggregator.state.records import noise_key, release_key, stream_key
 
 # So many that a contribution is sealed in segments.
 _LARGE = SEGMENT_BYTES // 4 + 1
@@ -158,36 +158,42 @@ class _Rehearsal:
         first = approve(
             found(population, owners=[self._developer.public], issuer_key=self._issuer.key.public), self._developer
         )
-        self._core.rounds.check_task(self._task)
+        self._core.rounds.check_task(aggregator_pb2.CheckTaskRequest(task=self._task))
         self._settle(self._core.owners.set_charter(first))
         server = self._algorithm.server(item_features=self._algorithm.blank_matrix())
         state = server.start()
         for number in range(len(self._algorithm.planned_releases())):
             broadcast = server.broadcast(state)
             state = server.step(state, self._round(number, broadcast))
-        self._core.owners.ledger(self._sha256)
+        self._core.owners.ledger(aggregator_pb2.GetLedgerRequest(task_sha256=self._sha256))
         other = SigningKey.generate()
         second = succeed(open_charter(first), owners=[self._developer.public, other.public])
         self._settle(self._core.owners.set_charter(approve(second, self._developer)))
         order = population_pb2.AbandonOrder(task_sha256=self._sha256).SerializeToString()
         end = population_pb2.CharterSignature(key=other.public, signature=other.sign(domains.ABANDON, order))
-        self._settle(self._core.owners.abandon(self._task, order, end))
-        self._core.rounds.forget(self._sha256)
+        ending = aggregator_pb2.AbandonTaskRequest(task=self._task, order=order, signature=end)
+        self._settle(self._core.owners.abandon(ending))
+        self._core.rounds.forget_task(enclave_pb2.ForgetTask(task_sha256=self._sha256))
 
     def _round(self, number: int, broadcast: ModelVersion) -> NoisyTensors:
         model = model_sha256(sign_manifest(manifest_for(broadcast, self._sha256), self._developer))
         order = aggregator_pb2.RoundOrder(task_sha256=self._sha256, round=number, model_sha256=model)
-        opening = sign_order(order, self._developer, domains.OPEN)
+        opening, signature = sign_order(order, self._developer, domains.OPEN)
         token_key = self._issuer.token_key(self._definition.population, self._sha256, number)
-        self._persist(self._core.rounds.open_round(self._task, *opening, token_key))
-        if not self._core.submissions.sealed_bytes(self._sha256, number):
+        request = aggregator_pb2.OpenRoundRequest(
+            task=self._task, order=opening, signature=signature, token_key=token_key
+        )
+        self._persist(self._core.rounds.open_round(request))
+        which = aggregator_pb2.GetRoundRequest(task_sha256=self._sha256, round=number)
+        lengths = self._core.submissions.sealed_length(which)
+        if not lengths.bytes:
             return self._release(number, order, self._announced(number))
         sealed, vector = self._contribution(number, model, broadcast)
         digest = hashlib.sha256(vector).digest() if vector else b""
         if (
-            self._core.submissions.sealed_bytes(self._sha256, number) != len(sealed)
-            or self._core.submissions.host_part_bytes(self._sha256, number) != len(vector)
-            or self._core.submissions.submit(self._sha256, number, sealed, host_sha256=digest)
+            lengths.bytes != len(sealed)
+            or lengths.host_part != len(vector)
+            or self._core.submissions.submit_batch([Submit(self._sha256, number, sealed, digest)]) != [None]
         ):
             raise StateError("the rehearsal's contribution was refused")
         self._restart([sealed + digest])
@@ -196,20 +202,24 @@ class _Rehearsal:
 
     def _announced(self, number: int) -> HostSum:
         self._restart([])
-        self._core.rounds.announce(self._sha256, number, self._definition.cohort.minimum, bytes(32))
+        clients = self._definition.cohort.minimum
+        self._core.rounds.announce(
+            enclave_pb2.AnnounceSurvivors(task_sha256=self._sha256, round=number, clients=clients, set_sha256=bytes(32))
+        )
         (release,) = self._algorithm.query(number).releases
         return HostSum(bytes(8 * release.coordinates), bytes(32))
 
     def _release(self, number: int, order: aggregator_pb2.RoundOrder, host_sum: HostSum | None) -> NoisyTensors:
-        close = sign_order(order, self._developer, domains.CLOSE)
-        charged = self._core.rounds.charge(*close)
-        self._settle(wire.writes_of(charged.writes))
+        close, signature = sign_order(order, self._developer, domains.CLOSE)
+        charged = self._core.rounds.charge(aggregator_pb2.CloseRoundRequest(order=close, signature=signature))
+        self._settle(enclave_pb2.RecordWrites(records=charged.writes))
         if charged.host_part_bytes:
-            self._core.rounds.host_parts(self._sha256, number, 0)
+            self._core.rounds.host_parts(enclave_pb2.AskHostParts(task_sha256=self._sha256, round=number))
         noise = self._records[noise_key(self._sha256, number)]
         stream = self._records.get(stream_key(self._sha256, number))
-        self._settle(self._core.rounds.seal_release(close[0], noise=noise, stream=stream, host_sum=host_sum))
-        signed = self._core.rounds.release(close[0], stored=self._records[release_key(self._sha256, number)])
+        self._settle(self._core.rounds.seal_release(wire.seal_release(close, noise, stream, host_sum)))
+        stored = self._records[release_key(self._sha256, number)]
+        signed = self._core.rounds.release(enclave_pb2.ReleaseRound(order=close, stored=stored)).signed_release
         release = common_pb2.Release.FromString(common_pb2.SignedRelease.FromString(signed).release)
         tensors = {
             tensor.name: np.frombuffer(tensor.integers, "<i8").reshape(tensor.shape) * tensor.step
@@ -220,7 +230,8 @@ class _Rehearsal:
     def _contribution(self, number: int, model: bytes, broadcast: ModelVersion) -> tuple[bytes, bytes]:
         payload = payload_of(self._algorithm, broadcast, number)
         vector = b""
-        if self._core.submissions.host_part_bytes(self._sha256, number):
+        which = aggregator_pb2.GetRoundRequest(task_sha256=self._sha256, round=number)
+        if self._core.submissions.sealed_length(which).host_part:
             payload, vector = split(payload, task_sha256=self._sha256, round=number)
         contribution_id = os.urandom(32)
         contribution = aggregator_pb2.Contribution(
@@ -237,8 +248,8 @@ class _Rehearsal:
             (domains.large_contribution_info, seal_segments) if large else (domains.contribution_info, seal)
         )
         info = context(self._sha256, number, model, self._identity.policy.sha256)
-        key = self._core.rounds.round_key(self._sha256, number)
-        if key is None:
+        key = self._core.rounds.round_key(which)
+        if not key.hpke_key:
             raise StateError("the rehearsal's round has no key")
         return close(key.hpke_key, contribution.SerializeToString(), info), vector
 
@@ -248,12 +259,12 @@ class _Rehearsal:
         restore(state, self._records, lambda task, round: contributions)
         self._core = AggregatorCore(state, noise=_NoNoise())
 
-    def _settle(self, writes: tuple[SealedRecord, ...]) -> None:
+    def _settle(self, writes: enclave_pb2.RecordWrites) -> None:
         self._persist(writes)
-        self._core.state.commit()
+        self._core.state.commit(enclave_pb2.CommitWrites())
 
-    def _persist(self, writes: tuple[SealedRecord, ...]) -> None:
-        for record in writes:
+    def _persist(self, writes: enclave_pb2.RecordWrites) -> None:
+        for record in wire.writes_of(writes.records):
             if record.data is None:
                 self._records.pop(record.key, None)
             else:

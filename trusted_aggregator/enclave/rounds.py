@@ -14,9 +14,9 @@ from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.mechanisms import IntegerNoise
 from odp.signed.task import open_order
-from odp.v1 import common_pb2, enclave_pb2, enrolment_pb2
+from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import HostSum, Status
+from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import not_open, parse_order, require_same_model, void
 from trusted_aggregator.enclave.large_values import LargeValues
 from trusted_aggregator.enclave.opened_task import OpenedTask
@@ -28,7 +28,7 @@ from trusted_aggregator.rounds.admission import require_same_key, sealed_key
 from trusted_aggregator.rounds.enclave_half import Round, new_record
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.population import Population
-from trusted_aggregator.state.records import SealedRecord, Writes
+from trusted_aggregator.state.records import SealedRecord
 
 
 class Rounds:
@@ -39,24 +39,18 @@ class Rounds:
         self._large_values = large_values
         self._noise_of = noise_of
 
-    def check_task(self, signed_task: common_pb2.SignedTask) -> None:
+    def check_task(self, request: aggregator_pb2.CheckTaskRequest) -> None:
         """Returns if the task could begin now, after its population is founded. Raises as ``open_round``."""
         state = self._state
-        task = self._opened(signed_task)
+        task = self._opened(request.task)
         with state.lock:
             if not state.holdings.is_ended(task.sha256) and state.holdings.task(task.sha256) is None:
                 require_may_begin(task, state.populations, holdings=state.holdings, identity=state.identity)
 
-    def open_round(
-        self,
-        signed_task: common_pb2.SignedTask,
-        order: bytes,
-        signature: bytes,
-        token_key: enrolment_pb2.SignedTokenKey | None = None,
-    ) -> Writes:
-        """Opens the round that ``order`` names, and draws its noise. Idempotent.
+    def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> enclave_pb2.RecordWrites:
+        """Opens the round that the order names, and draws its noise. Idempotent.
 
-        ``token_key`` is of the issuer that the population's charter names, and None where it names none.
+        The token key is of the issuer that the population's charter names, and absent where it names none.
 
         Raises:
             SignatureError, ConfigurationError: task or order are not valid, or not of one developer.
@@ -67,8 +61,8 @@ class Rounds:
             StateError: the population was rolled back.
         """
         state = self._state
-        task = self._opened(signed_task)
-        parsed = open_order(order, signature, domain=domains.OPEN, developer_key=task.developer_key)
+        task = self._opened(request.task)
+        parsed = open_order(request.order, request.signature, domain=domains.OPEN, developer_key=task.developer_key)
         if parsed.task_sha256 != task.sha256:
             raise ConfigurationError("the round order belongs to another task")
         with state.lock:
@@ -77,8 +71,8 @@ class Rounds:
             existing = state.find_round(task.sha256, parsed.round)
             if isinstance(existing, Round):
                 require_same_model(existing.number, existing.model_sha256, parsed)
-                require_same_key(existing.number, existing.record.token_key, token_key)
-                return ()
+                require_same_key(existing.number, existing.record.token_key, request.token_key)
+                return enclave_pb2.RecordWrites()
             standing = population.find(task.id, parsed.round)
             if standing is not None and standing.state is ReleaseState.SEALED:
                 if state.holdings.task(task.sha256) is None:
@@ -86,49 +80,53 @@ class Rounds:
                         f"round {parsed.round} of {task.label} was released, and this enclave has "
                         "erased the task: submit a new task"
                     )
-                return ()
+                return enclave_pb2.RecordWrites()
             require_may_open(
                 task, parsed.round, population=population, holdings=state.holdings, policy=state.identity.policy
             )
-            admitting = sealed_key(token_key, population.charter, task_sha256=task.sha256, round=parsed.round)
+            admitting = sealed_key(request.token_key, population.charter, task_sha256=task.sha256, round=parsed.round)
             participation = state.streams.participation(task, parsed.round, population)
             if not parsed.round:
                 state.streams.require_room(task, state.holdings)
             erased = make_room(task, parsed.round, population=population, holdings=state.holdings)
             query = task.queries[parsed.round]
             noise = task.rounds.draw_noise(query, self._noise_of(parsed.round))
-            record = new_record(order, noise, token_key=admitting, policy_sha256=state.identity.policy.sha256)
+            record = new_record(request.order, noise, token_key=admitting, policy_sha256=state.identity.policy.sha256)
             opened = held_round(task, record, state.identity, participation)
             sealer = state.keys.new_sealer(task.sha256)
             state.streams.erase([task.sha256])
             state.add_round(task, opened)
-            return (
+            writes = (
                 state.sealer.seal(names.task_key(task.sha256), task.record.encode()),
                 sealer.seal(names.round_key(task.sha256, parsed.round), opened.record.encode()),
                 self._large_values.sealed_noise(opened, noise, sealer),
                 *erased,
             )
+            return wire.written(writes)
 
-    def round_key(self, task_sha256: bytes, round: int) -> common_pb2.SignedRoundKey | None:
-        """The signed public key of an open or charged round; the host forwards it once the opening is stored."""
+    def round_key(self, request: aggregator_pb2.GetRoundRequest) -> common_pb2.SignedRoundKey:
+        """The signed public key of an open or charged round, empty of any other.
+
+        The host forwards it once the opening is stored.
+        """
         state = self._state
         with state.lock:
-            held = state.find_round(task_sha256, round)
-            return None if isinstance(held, Refusal) else state.signed_key(held)
+            held = state.find_round(request.task_sha256, request.round)
+            return common_pb2.SignedRoundKey() if isinstance(held, Refusal) else state.signed_key(held)
 
-    def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
+    def announce(self, request: enclave_pb2.AnnounceSurvivors) -> None:
         """Records the contributions of an open round that only the host holds; see ``Round.announce`` for errors."""
-        state = self._state
-        with state.lock:
-            state.held(task_sha256, round).announce(clients, set_sha256)
+        with self._state.lock:
+            held = self._state.held(request.task_sha256, request.round)
+            held.announce(request.clients, request.set_sha256)
 
-    def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
+    def host_parts(self, request: enclave_pb2.AskHostParts) -> enclave_pb2.HostParts:
         """A page of the parts that the host has to sum in a charged round; see ``Round.host_parts`` for errors."""
-        state = self._state
-        with state.lock:
-            return state.held(task_sha256, round).host_parts(start)
+        with self._state.lock:
+            held = self._state.held(request.task_sha256, request.round)
+            return enclave_pb2.HostParts(digests=held.host_parts(request.start))
 
-    def charge(self, order: bytes, signature: bytes) -> enclave_pb2.ChargedRound:
+    def charge(self, request: aggregator_pb2.CloseRoundRequest) -> enclave_pb2.ChargedRound:
         """Closes the set of contributions and charges the ledger for it. Idempotent.
 
         Raises:
@@ -139,9 +137,9 @@ class Rounds:
         """
         state = self._state
         with state.lock:
-            parsed = parse_order(order)
+            parsed = parse_order(request.order)
             task, population = state.ordered(parsed)
-            open_order(order, signature, domain=domains.CLOSE, developer_key=task.developer_key)
+            open_order(request.order, request.signature, domain=domains.CLOSE, developer_key=task.developer_key)
             held = state.find_round(task.sha256, parsed.round)
             if isinstance(held, Round):
                 require_same_model(held.number, held.model_sha256, parsed)
@@ -163,14 +161,12 @@ class Rounds:
                 host_part_bytes=part_bytes,
             )
 
-    def seal_release(
-        self, order: bytes, *, noise: bytes | None = None, stream: bytes | None = None, host_sum: HostSum | None = None
-    ) -> Writes:
+    def seal_release(self, request: enclave_pb2.SealRelease) -> enclave_pb2.RecordWrites:
         """Makes the one release of a charged round, sealed. Idempotent.
 
         Its hash is in force before its signature leaves: of two that are made of two sums, by whatever restarts in
-        between, at most one is ever opened by ``release``. ``noise`` is the record under ``noise_key``, ``stream`` that
-        under ``stream_key``, ``host_sum`` the sum of the host where it holds a part.
+        between, at most one is ever opened by ``release``. Noise is the record under ``noise_key``, stream that under
+        ``stream_key``, and the host's sum comes where it holds a part.
 
         Raises:
             ConfigurationError: the order is of no round that is open here.
@@ -181,12 +177,12 @@ class Rounds:
         """
         state = self._state
         with state.lock:
-            parsed = parse_order(order)
+            parsed = parse_order(request.order)
             task, population = state.ordered(parsed)
             held = state.find_round(task.sha256, parsed.round)
             standing = population.find(task.id, parsed.round)
             if standing is not None and standing.state is ReleaseState.SEALED:
-                return population.writes(state.sealer) if population.is_pending else ()
+                return wire.written(population.writes(state.sealer) if population.is_pending else ())
             if standing is None:
                 raise PrivacyError(f"round {parsed.round} was not charged: a release needs a charge first")
             if not isinstance(held, Round) or standing.charge is None:
@@ -195,10 +191,15 @@ class Rounds:
             population.require_committed()
             if standing.charge.events != task.charges(held.number):
                 raise StateError(f"the ledger has another charge of round {held.number}; restore the state folder")
-            round_noise = self._large_values.opened_noise(held, noise)
-            encoder = state.streams.encoder(task, held, stream)
+            round_noise = self._large_values.opened_noise(held, request.noise if request.HasField("noise") else None)
+            encoder = state.streams.encoder(task, held, request.stream if request.HasField("stream") else None)
             made = signed_release(
-                held, standing.charge, state.identity.signing, noise=round_noise, host_sum=host_sum, encoder=encoder
+                held,
+                standing.charge,
+                state.identity.signing,
+                noise=round_noise,
+                host_sum=wire.host_sum_of(request),
+                encoder=encoder,
             )
             sha256 = release_sha256(made.signed)
             after = state.streams.after(task, held, encoder, sha256)
@@ -206,18 +207,19 @@ class Rounds:
             state.streams.move(task.sha256, after)
             held.status = Status.SEALED
             held.erase()
-            return (
+            writes = (
                 *population.writes(state.sealer),
                 self._large_values.sealed_release(held, made),
                 SealedRecord(names.round_key(task.sha256, held.number), None),
                 SealedRecord(names.noise_key(task.sha256, held.number), None),
                 *(() if after is None else after.writes),
             )
+            return wire.written(writes)
 
-    def release(self, order: bytes, *, stored: bytes) -> bytes:
+    def release(self, request: enclave_pb2.ReleaseRound) -> enclave_pb2.ReleasedRound:
         """The serialized StoredRelease of a round whose sealed release is in force: the same bytes each time.
 
-        ``stored`` is the record under ``release_key``. Where the values are in pieces, their key leaves here.
+        Its record is that under ``release_key``. Where the values are in pieces, their key leaves here.
 
         Raises:
             ConfigurationError: the order is of no round of this enclave.
@@ -227,50 +229,52 @@ class Rounds:
         """
         state = self._state
         with state.lock:
-            parsed = parse_order(order)
+            parsed = parse_order(request.order)
             task, population = state.ordered(parsed)
             in_force = population.ledger.find(task.id, parsed.round)
             if in_force is None or in_force.state is not ReleaseState.SEALED:
                 raise PrivacyError(
                     f"round {parsed.round} has no release in force: charge it and seal its release first"
                 )
-            if not stored:
+            if not request.stored:
                 raise StateError(f"the release of round {parsed.round} is not stored; restore the newest state folder")
-            data = state.sealer.open(names.release_key(task.sha256, parsed.round), stored)
+            data = state.sealer.open(names.release_key(task.sha256, parsed.round), request.stored)
             signed = common_pb2.SignedRelease.FromString(data)
             if release_sha256(signed) != in_force.release_sha256:
                 raise StateError(f"the stored release of round {parsed.round} is altered: restore the state folder")
             model = common_pb2.Release.FromString(signed.release).model_sha256
             require_same_model(parsed.round, model, parsed)
             state.erase_over()
-            return data
+            return enclave_pb2.ReleasedRound(signed_release=data)
 
-    def give_up(self, task_sha256: bytes, round: int) -> Writes:
+    def give_up(self, request: aggregator_pb2.GetRoundRequest) -> enclave_pb2.RecordWrites:
         """Ends a charged round whose sum or noise the host has lost; its charge stays. Idempotent.
 
         Raises StateError where no such round is charged.
         """
         state = self._state
+        task_sha256, number = request.task_sha256, request.round
         with state.lock:
             task = state.holdings.task(task_sha256)
-            standing = None if task is None else state.populations[task.population].find(task.id, round)
+            standing = None if task is None else state.populations[task.population].find(task.id, number)
             if task is None or standing is None or standing.state is ReleaseState.SEALED:
-                raise StateError(f"round {round} is not a charged round: there is nothing to give up")
+                raise StateError(f"round {number} is not a charged round: there is nothing to give up")
             population = state.populations[task.population]
-            held = state.find_round(task_sha256, round)
+            held = state.find_round(task_sha256, number)
             ended = state.streams.end([task_sha256])
             state.erase([task_sha256])
             if isinstance(held, Round):
-                population.mark_void(task_id=task.id, round=round)
+                population.mark_void(task_id=task.id, round=number)
                 state.holdings.drop_round(held)
-            return (
+            writes = (
                 *population.writes(state.sealer),
                 *ended,
-                SealedRecord(names.round_key(task_sha256, round), None),
-                SealedRecord(names.noise_key(task_sha256, round), None),
+                SealedRecord(names.round_key(task_sha256, number), None),
+                SealedRecord(names.noise_key(task_sha256, number), None),
             )
+            return wire.written(writes)
 
-    def forget(self, task_sha256: bytes) -> Writes:
+    def forget_task(self, request: enclave_pb2.ForgetTask) -> enclave_pb2.RecordWrites:
         """Erases an idle task: its open rounds (uncharged) and its last release. Idempotent.
 
         The host decides when, since an enclave has no trusted clock; its server can open it again.
@@ -278,15 +282,17 @@ class Rounds:
         Raises StateError where a round of it is charged and not released: its budget is spent, its release can come.
         """
         state = self._state
+        task_sha256 = request.task_sha256
         with state.lock:
             task = state.holdings.task(task_sha256)
             if task is None:
-                return ()
+                return enclave_pb2.RecordWrites()
             if any(held.status is not Status.OPEN for held in state.holdings.rounds([task_sha256])):
                 raise StateError(f"{task.label} has a round that is charged and not released: close that round first")
             ended = state.streams.end([task_sha256])
             state.erase([task_sha256])
-            return (*state.holdings.drop_task(task_sha256, state.populations[task.population]), *ended)
+            dropped = state.holdings.drop_task(task_sha256, state.populations[task.population])
+            return wire.written((*dropped, *ended))
 
     def require_minimum(self, task: OpenedTask, number: int, contributions: int) -> None:
         """Returns if a round with these contributions may be charged. Raises PrivacyError."""

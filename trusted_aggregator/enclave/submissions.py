@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 from odp.crypto.signing import SigningKey
-from odp.errors import Refusal
+from odp.enclave.calls import reply_of
+from odp.errors import ConfigurationError, Refusal
+from odp.v1 import aggregator_pb2, enclave_pb2
+from odp.v1.enclave_pb2 import EnclaveReply
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Refused, Sealed, Status
+from trusted_aggregator.boundary.interface import Refused, RoundState, Sealed, Status, Submit
 from trusted_aggregator.enclave.refusing import ClosedRounds, sign_closed, sign_judged
 from trusted_aggregator.rounds.enclave_half import Round
 
-#: (task_sha256, round) to a round in memory; otherwise the refusal for a contribution to it.
-FindRound = Callable[[bytes, int], Round | Refusal]
+#: More than a host of ours ever sends at once.
+_MOST_SUBMITS = 4096
+
+
+class RoundTable(Protocol):
+    """The rounds in memory, for any thread."""
+
+    def find_round(self, task_sha256: bytes, number: int, /) -> Round | Refusal:
+        """A round; otherwise the refusal for a contribution to it."""
+        ...
+
+    def round_state(self, task_sha256: bytes, number: int, /) -> RoundState | None:
+        """The number of contributions of a round; None for an unknown one."""
+        ...
+
+    def round_states(self) -> list[RoundState]:
+        """All of them, by task and number."""
+        ...
 
 
 class Submissions:
@@ -20,46 +40,58 @@ class Submissions:
 
     Args:
         signing: signs refusals that are final.
-        find_round: for each contribution; called by any thread.
+        table: has the round of each contribution.
         closed: what is remembered of closed rounds.
     """
 
-    def __init__(self, signing: SigningKey, find_round: FindRound, closed: ClosedRounds) -> None:
+    def __init__(self, signing: SigningKey, table: RoundTable, closed: ClosedRounds) -> None:
         self._signing = signing
-        self._find_round = find_round
+        self._table = table
         self._closed = closed
 
-    def submit(self, task_sha256: bytes, round: int, sealed: bytes, *, host_sha256: bytes = b"") -> Refusal | None:
-        """Counts one sealed contribution, once; None means accepted: the host stores it before it acknowledges it."""
-        found = self._find_round(task_sha256, round)
-        if isinstance(found, Refusal):
-            return found
-        return found.submit([sealed], host_sha256=[host_sha256])[0]
+    def submit(self, batch: enclave_pb2.SubmitBatch) -> enclave_pb2.SubmittedBatch:
+        """Counts contributions, each once. Raises ConfigurationError where they are too many."""
+        return self._submitted(wire.submits_of(batch))
+
+    def submit_long(self, request: bytes) -> EnclaveReply:
+        """``submit`` of a serialized request, whose contributions are opened in place."""
+        return reply_of(self._submitted(wire.submits_in(request)))
+
+    def _submitted(self, submits: Sequence[Submit]) -> enclave_pb2.SubmittedBatch:
+        if len(submits) > _MOST_SUBMITS:
+            raise ConfigurationError(f"Expected at most {_MOST_SUBMITS} contributions at once, got {len(submits)}")
+        return wire.submitted(self.submit_batch(submits))
 
     def submit_batch(self, submits: Sequence[Sealed]) -> list[Refused | None]:
-        """``submit`` for each, in order within a round; signs refusals that are final."""
+        """Counts each, in order within a round; None means accepted: the host stores it before it acknowledges it.
+
+        Refusals that are final are signed.
+        """
         answers: list[Refused | None] = [None] * len(submits)
         rounds: dict[tuple[bytes, int], list[int]] = {}
         for number, given in enumerate(submits):
             rounds.setdefault((given.task_sha256, given.round), []).append(number)
         for key, numbers in rounds.items():
-            held = self._find_round(*key)
+            held = self._table.find_round(*key)
             some = [submits[number] for number in numbers]
             if isinstance(held, Refusal) or held.is_closed:
-                found: Sequence[Refused | None] = [self.sign_refusal(one) for one in some]
+                found: Sequence[Refused | None] = [self._refused(one) for one in some]
             else:
                 found = self._kept(held, some)
             for number, answer in zip(numbers, found, strict=True):
                 answers[number] = answer
         return answers
 
-    def sign_refusal(self, given: Sealed) -> Refused:
+    def sign_refusal(self, request: aggregator_pb2.SubmitRequest) -> enclave_pb2.SubmittedBatch:
         """The refusal of a contribution to a closed round, signed if it did not count; keeps nothing.
 
         The first bytes of the sealed contribution are enough (``odp.crypto.refusals``).
         """
+        return wire.submitted([self._refused(request)])
+
+    def _refused(self, given: Sealed) -> Refused:
         key = given.task_sha256, given.round
-        held = self._find_round(*key)
+        held = self._table.find_round(*key)
         closed = self._closed.find(key)
         # Also of an opening that a hand-over ended: to this enclave it is a round that is not open yet.
         refusal = held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED
@@ -82,19 +114,20 @@ class Submissions:
             answers.append(Refused(refusal, signature))
         return answers
 
-    def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
-        """Length of every well-formed sealed contribution to a round: the limit of what a host accepts.
+    def sealed_length(self, request: aggregator_pb2.GetRoundRequest) -> enclave_pb2.SealedLength:
+        """Length of every well-formed sealed contribution to a round, and of the part of it that stays with the host.
 
         The refusal that each of them would meet where the round takes none.
         """
-        found = self._find_round(task_sha256, round)
-        if isinstance(found, Refusal):
-            return found
-        return found.sealed_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+        held = self._table.find_round(request.task_sha256, request.round)
+        if isinstance(held, Refusal) or held.status is not Status.OPEN:
+            refusal = held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED
+            return enclave_pb2.SealedLength(refusal=cast(aggregator_pb2.Refusal, refusal.value))
+        return enclave_pb2.SealedLength(bytes=held.sealed_bytes, host_part=held.host_part_bytes)
 
-    def host_part_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:
-        """Length of the host's part of each contribution, 0 if there is none; or the refusal."""
-        found = self._find_round(task_sha256, round)
-        if isinstance(found, Refusal):
-            return found
-        return found.host_part_bytes if found.status is Status.OPEN else Refusal.ROUND_CLOSED
+    def rounds(self, request: enclave_pb2.AskRounds) -> enclave_pb2.RoundStates:
+        """The states of one round or of all."""
+        if not request.HasField("only"):
+            return wire.round_states(self._table.round_states())
+        state = self._table.round_state(request.only.task_sha256, request.only.round)
+        return wire.round_states([] if state is None else [state])

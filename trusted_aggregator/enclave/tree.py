@@ -9,7 +9,7 @@ from odp.crypto import domains, hpke
 from odp.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.errors import StateError
 from odp.signed.task import check_length, open_order
-from odp.v1 import attestation_pb2, leaf_pb2
+from odp.v1 import attestation_pb2, enclave_pb2, leaf_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import parse_order, require_same_model
 from trusted_aggregator.enclave.rounds import Rounds
@@ -29,16 +29,14 @@ class Tree:
         self._rounds = rounds
         self._leaf_nonces: dict[int, bytes] = {}
 
-    def leaf_nonce(self, leaf: int) -> bytes:
+    def leaf_nonce(self, request: leaf_pb2.AskLeafNonce) -> enclave_pb2.DrawnNonce:
         """32 random bytes for the evidence of a leaf; its earlier nonce becomes invalid. Raises StateError."""
         with self._state.lock:
-            self._require_leaf(leaf)
-            self._leaf_nonces[leaf] = os.urandom(NONCE_BYTES)
-            return self._leaf_nonces[leaf]
+            self._require_leaf(request.leaf)
+            nonce = self._leaf_nonces[request.leaf] = os.urandom(NONCE_BYTES)
+            return enclave_pb2.DrawnNonce(nonce=nonce)
 
-    def delegate(
-        self, task_sha256: bytes, round: int, leaf: int, greeting: leaf_pb2.GreetResponse
-    ) -> leaf_pb2.Delegation:
+    def delegate(self, request: leaf_pb2.DelegateRound) -> leaf_pb2.Delegation:
         """The secrets of an open round, sealed to a leaf whose evidence is verified.
 
         Raises:
@@ -46,14 +44,14 @@ class Tree:
             ConfigurationError: its nonce has another length.
             StateError: no nonce was drawn for it, the round is not open, or the leaf's sum of it came already.
         """
-        state = self._state
+        state, leaf, round, greeting = self._state, request.leaf, request.round, request.greeting
         with state.lock:
             self._require_leaf(leaf)
             nonce = self._leaf_nonces.pop(leaf, None)
             if nonce is None:
                 raise StateError(f"no nonce was drawn for the evidence of leaf {leaf}; ask for one first")
             check_length("nonce", greeting.nonce, NONCE_BYTES)
-            held, task = self._root_round(task_sha256, round), state.holdings.task(task_sha256)
+            held, task = self._root_round(request.task_sha256, round), state.holdings.task(request.task_sha256)
             if task is None or held.status is not Status.OPEN or held.has(leaf):
                 raise StateError(f"round {round} takes no more of leaf {leaf}")
             verified = OwnChip.of(state.identity).verify_same_code(greeting.evidence, role="leaf", nonce=nonce)
@@ -73,10 +71,10 @@ class Tree:
                 signature=state.identity.signing.sign(domains.DELEGATION, signed),
             )  # fmt: skip
 
-    def check_close(self, order: bytes, signature: bytes, contributions: int) -> bool:
+    def check_close(self, request: leaf_pb2.CheckClose) -> leaf_pb2.Told:
         """Whether the leaves have to close their parts of a round: it is open, and this order may close it.
 
-        ``contributions`` is what the leaves' hosts say, so that a round that is too small stays open everywhere.
+        The contributions are what the leaves' hosts say, so that a round that is too small stays open everywhere.
 
         Raises:
             SignatureError, ConfigurationError: the order is not valid, or of no round that is open here.
@@ -84,23 +82,24 @@ class Tree:
         """
         state = self._state
         with state.lock:
-            parsed = parse_order(order)
+            parsed = parse_order(request.order)
             task, _ = state.ordered(parsed)
-            open_order(order, signature, domain=domains.CLOSE, developer_key=task.developer_key)
+            open_order(request.order, request.signature, domain=domains.CLOSE, developer_key=task.developer_key)
             held = state.find_round(task.sha256, parsed.round)
             if not isinstance(held, Round) or held.status is not Status.OPEN:
-                return False
+                return leaf_pb2.Told(yes=False)
             require_same_model(held.number, held.model_sha256, parsed)
-            self._rounds.require_minimum(task, held.number, max(contributions, held.contributions))
-            return True
+            self._rounds.require_minimum(task, held.number, max(request.contributions, held.contributions))
+            return leaf_pb2.Told(yes=True)
 
-    def give_part(self, task_sha256: bytes, round: int, piece: bytes) -> bool:
+    def give_part(self, request: leaf_pb2.GivePart) -> leaf_pb2.Told:
         """Takes a piece of the sum of a leaf; whether that sum is whole now. Idempotent for a sum that came.
 
         Raises StateError: see ``RootRound.give``.
         """
         with self._state.lock:
-            return self._root_round(task_sha256, round).give(piece)
+            whole = self._root_round(request.task_sha256, request.round).give(request.piece)
+            return leaf_pb2.Told(yes=whole)
 
     def _require_leaf(self, leaf: int) -> None:
         state = self._state
