@@ -61,11 +61,11 @@ class BlockLists:
     def of(self, model: bytes, index: int) -> bytes:
         """The list of a table. Raises FileNotFoundError if the model is not stored."""
         with self._lock:  # whoever asks for the same list waits for it
-            found = self._lists.get((model, index))
-            if found is None:
-                found = block_hashes(self._store.chunks(model, index, CHUNK_BYTES))
-                self._lists[model, index] = found
+            hashes = self._lists.get((model, index))
+            if hashes is None:
+                hashes = block_hashes(self._store.chunks(model, index, CHUNK_BYTES))
+                self._lists[model, index] = hashes
             self._lists.move_to_end((model, index))
             while len(self._lists) > _MOST_LISTS:
                 self._lists.popitem(last=False)
-            return found
+            return hashes

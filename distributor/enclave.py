@@ -187,9 +187,9 @@ class DistributorCore:
             with self._lock:
                 model = self._models.get(model_id)
             if model is not None:
-                places = [place for place, (asked, _) in enumerate(requests) if asked == model_id]
-                found = self._answers(model, [requests[place][1] for place in places])
-                for place, answer in zip(places, found, strict=True):
+                places = [place for place, (requested, _) in enumerate(requests) if requested == model_id]
+                rows = self._answers(model, [requests[place][1] for place in places])
+                for place, answer in zip(places, rows, strict=True):
                     answers[place] = answer
         return answers
 
@@ -252,17 +252,17 @@ class DistributorCore:
         key, most = header.task.developer_key, int(DEVELOPER_SHARE * self._capacity_bytes)
         # What the new version replaces makes room for it: a task that keeps to its versions never meets this limit.
         versions = {model.version for model in self._of_task(header.task_sha256).values()}
-        kept = self._newest([header.manifest.version, *versions])
-        own = [
+        staying = self._newest([header.manifest.version, *versions])
+        of_developer = [
             model.header
             for model in self._models.values()
             if model.header.task.developer_key == key
-            and (model.header.task_sha256 != header.task_sha256 or model.version in kept)
+            and (model.header.task_sha256 != header.task_sha256 or model.version in staying)
         ]
-        held = sum(one.total_bytes for one in own)
-        if len(own) >= DEVELOPER_MODELS or held + header.total_bytes > most:
+        held = sum(header_of_model.total_bytes for header_of_model in of_developer)
+        if len(of_developer) >= DEVELOPER_MODELS or held + header.total_bytes > most:
             raise ConfigurationError(
-                f"the developer {key.hex()[:16]}.. has {len(own)} models of {held} bytes here, of at "
+                f"the developer {key.hex()[:16]}.. has {len(of_developer)} models of {held} bytes here, of at "
                 f"most {DEVELOPER_MODELS} models and {most} bytes; end tasks that you no longer need"
             )
 

@@ -69,12 +69,12 @@ class _Calls:
         self._refused: ConfigurationError | None = None
 
     def select(self, requests: Sequence[EnclaveRequest]) -> list[EnclaveReply | Exception]:
-        asked = [(request.select.model_sha256, request.select.sealed_keys) for request in requests]
+        questions = [(request.select.model_sha256, request.select.sealed_keys) for request in requests]
         return [
             answer
             if isinstance(answer, Exception)
             else EnclaveReply(selected=distributor_pb2.SelectResponse(sealed_rows=answer))
-            for answer in self._core.select_many(asked)
+            for answer in self._core.select_many(questions)
         ]
 
     def evidence(self, request: EnclaveRequest) -> EnclaveReply:

@@ -58,12 +58,12 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
     if is_table(definition):
         check_entries(definition, manifest)
     else:
-        given = sum(table.keyed for table in manifest.tables)
+        keyed = sum(table.keyed for table in manifest.tables)
         expected = sum(table.keyed for table in algorithm_for(definition).tables)
-        if given != expected:
+        if keyed != expected:
             what = "one" if expected else "none"
             raise ConfigurationError(
-                f"Expected keyed tables in the manifest: {what} for {training_of(definition)} (got {given})"
+                f"Expected keyed tables in the manifest: {what} for {training_of(definition)} (got {keyed})"
             )
     header = ModelHeader(
         model_sha256=model_sha256(signed_manifest),

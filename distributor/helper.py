@@ -95,11 +95,11 @@ class HelperService:
             raise ConfigurationError(_MALFORMED)
         try:
             with self._models.selection():
-                found = self._shares.answer(ready, query.query, pad_seed=query.pad_seed)
+                answer = self._shares.answer(ready, query.query, pad_seed=query.pad_seed)
         except ConfigurationError:
             raise ConfigurationError(_MALFORMED) from None
-        self._log.event("answered", model=short(model), bytes_in=len(request.sealed_query), bytes_out=len(found))
-        return retrieval_pb2.AnswerResponse(model_sha256=model, answer=found)
+        self._log.event("answered", model=short(model), bytes_in=len(request.sealed_query), bytes_out=len(answer))
+        return retrieval_pb2.AnswerResponse(model_sha256=model, answer=answer)
 
 
 def helper_servicer(service: HelperService, log: Log) -> retrieval_pb2_grpc.HelperServiceServicer:

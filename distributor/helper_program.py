@@ -94,11 +94,11 @@ def helper_key(state: Path) -> str:
 
     Raises StateError where the folder cannot be used.
     """
-    found = _public(state)
-    if found is None:
+    public = _public(state)
+    if public is None:
         with StateFolder.open(state, ROLE) as opened:
-            found = _key(opened).public.hex()
-    return found
+            public = _key(opened).public.hex()
+    return public
 
 
 def _public(state: Path) -> str | None:

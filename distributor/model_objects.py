@@ -57,8 +57,8 @@ class ModelObjects:
         self._remove_leftovers()
 
     def models(self) -> tuple[bytes, ...]:
-        found = (_NAME.fullmatch(key) for key in self._objects.keys("models/"))
-        return tuple(bytes.fromhex(match[1]) for match in found if match is not None)
+        matches = (_NAME.fullmatch(key) for key in self._objects.keys("models/"))
+        return tuple(bytes.fromhex(match[1]) for match in matches if match is not None)
 
     def load(self, model: bytes) -> StoredModel:
         try:
@@ -153,12 +153,12 @@ class ModelObjects:
     def _data(self, model: bytes) -> _Data:
         """As ``_record``, from memory where it was read before."""
         with self._lock:
-            known = self._known.get(model)
-        if known is None:
-            _, known = self._record(model)
+            data = self._known.get(model)
+        if data is None:
+            _, data = self._record(model)
             with self._lock:
-                self._known[model] = known
-        return known
+                self._known[model] = data
+        return data
 
     def _record(self, model: bytes) -> tuple[distributor_pb2.PublishHeader, _Data]:
         """Raises FileNotFoundError where there is none, ConfigurationError where it is not what a commit wrote."""
@@ -174,11 +174,11 @@ class ModelObjects:
         return record, data
 
     def _remove_leftovers(self) -> None:
-        kept = set()
+        blocks = set()
         for model in self.models():
             with contextlib.suppress(ConfigurationError):
-                kept.add(self._record(model)[1].upload)
-        self._objects.delete([key for key in self._objects.keys("data/") if key.split("/")[1] not in kept])
+                blocks.add(self._record(model)[1].upload)
+        self._objects.delete([key for key in self._objects.keys("data/") if key.split("/")[1] not in blocks])
 
 
 class _Reader:

@@ -38,8 +38,8 @@ class RemoteDistributor:
 
     def models(self) -> tuple[bytes, ...]:
         """The ids of all models held."""
-        found = self._client.call(EnclaveRequest(models=enclave_pb2.AskModels()))
-        return tuple(found.models.model_sha256)
+        reply = self._client.call(EnclaveRequest(models=enclave_pb2.AskModels()))
+        return tuple(reply.models.model_sha256)
 
     def require_capacity(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
         header = distributor_pb2.PublishHeader(task=signed_task, model=signed_manifest)
@@ -49,13 +49,13 @@ class RemoteDistributor:
         self._client.call(EnclaveRequest(forget=enclave_pb2.ForgetModel(model_sha256=model_sha256)))
 
     def select(self, model_sha256: bytes, sealed_keys: bytes) -> bytes:
-        given = distributor_pb2.SelectRequest(model_sha256=model_sha256, sealed_keys=sealed_keys)
+        request = distributor_pb2.SelectRequest(model_sha256=model_sha256, sealed_keys=sealed_keys)
         try:
-            return self._client.call(EnclaveRequest(select=given)).selected.sealed_rows
+            return self._client.call(EnclaveRequest(select=request)).selected.sealed_rows
         except NotHeld:
             raise UnknownModel(model_sha256) from None
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
         """Fresh evidence over a caller's nonce."""
-        given = attestation_pb2.GetEvidenceRequest(nonce=nonce)
-        return self._client.call(EnclaveRequest(evidence=given)).evidence
+        request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
+        return self._client.call(EnclaveRequest(evidence=request)).evidence

@@ -40,10 +40,10 @@ def forgettable(held: Iterable[Held], *, now: float, seconds: float) -> tuple[by
     """The ids of the models without use in the ``seconds`` before ``now`` that no open round can need."""
     models = tuple(held)
     newest: dict[bytes, int] = {}
-    for one in models:
-        newest[one.task] = max(one.version, newest.get(one.task, 0))
+    for model in models:
+        newest[model.task] = max(model.version, newest.get(model.task, 0))
 
-    def free(one: Held) -> bool:
-        return one.version < newest[one.task] if one.last is None else newest[one.task] >= one.last
+    def free(model: Held) -> bool:
+        return model.version < newest[model.task] if model.last is None else newest[model.task] >= model.last
 
-    return tuple(one.model for one in models if now - one.used > seconds and free(one))
+    return tuple(model.model for model in models if now - model.used > seconds and free(model))

@@ -72,17 +72,17 @@ class ScannedTable:
         rest = self._rest.reshape(-1).view(np.uint32)
         np.bitwise_or(words, _mask(wide_keys == np.uint32(len(self._wide)))[:, None] & rest, out=words)
         words = words.reshape(len(keys), len(side), self._width)
-        own = _mask((keys & side[-1])[:, None] == side)
-        found: UInt32Array = np.bitwise_or.reduce(words & own[:, :, None], axis=1)
-        return found.view(np.float32)
+        owned = _mask((keys & side[-1])[:, None] == side)
+        rows: UInt32Array = np.bitwise_or.reduce(words & owned[:, :, None], axis=1)
+        return rows.view(np.float32)
 
     def _wide_rows(self, keys: UInt32Array) -> UInt32Array:
         """The words of the wide rows of ``keys``; zeros for a key beyond them."""
         high = keys >> np.uint32(_LOW_BITS)
         low = keys & np.uint32(_BLOCK - 1)
         one_hot = (low[:, None] == np.arange(_BLOCK, dtype=np.uint32)).astype(np.float32)  # [k, block]
-        found = np.zeros((len(keys), self._wide.shape[1]), dtype=np.uint32)
-        product = np.empty(found.shape, dtype=np.float32)
+        rows = np.zeros((len(keys), self._wide.shape[1]), dtype=np.uint32)
+        product = np.empty(rows.shape, dtype=np.float32)
         for number, exact in enumerate(self._exact):
             block = self._wide[number * _BLOCK : (number + 1) * _BLOCK]
             if exact:
@@ -91,8 +91,8 @@ class ScannedTable:
                 halves = block.view(_HALF).astype(np.float32)
                 words = np.matmul(one_hot[:, : len(block)], halves).astype(_HALF).view(np.uint32)
             np.bitwise_and(words, _mask(high == np.uint32(number))[:, None], out=words)
-            np.bitwise_or(found, words, out=found)
-        return found
+            np.bitwise_or(rows, words, out=rows)
+        return rows
 
 
 def _mask(chosen: npt.NDArray[np.bool_]) -> UInt32Array:

@@ -54,21 +54,21 @@ class Shares:
           UnknownModel: it is not on the disk any more.
           ConfigurationError: its task asks in another way, or a file is not what was published.
         """
-        found = self._known(model)
-        if found is None:
+        database = self._known(model)
+        if database is None:
             with self._reading:  # whoever asks for a model that is not ready waits for it; the others go on
-                found = self._known(model)
-                if found is None:
-                    found = self._read(model)
-                    self._keep(model, found)
-        return found
+                database = self._known(model)
+                if database is None:
+                    database = self._read(model)
+                    self._keep(model, database)
+        return database
 
     def _known(self, model: bytes) -> Ready | None:
         with self._lock:
-            found = self._ready.get(model)
-            if found is not None:
+            database = self._ready.get(model)
+            if database is not None:
                 self._ready.move_to_end(model)
-            return found
+            return database
 
     def _keep(self, model: bytes, ready: Ready) -> None:
         with self._lock:

@@ -30,8 +30,11 @@ def submit(submits: Iterable[Sealed]) -> Encoded:
     """
     heads: dict[tuple[bytes, int, bytes], bytes] = {}
     pieces = [b""]
-    for one in submits:
-        sealed, key = one.sealed_contribution, (one.task_sha256, one.round, host_sha256(one))
+    for contribution in submits:
+        sealed, key = (
+            contribution.sealed_contribution,
+            (contribution.task_sha256, contribution.round, host_sha256(contribution)),
+        )
         head = heads.get(key)
         if head is None:
             head = heads[key] = submit_request(Submit(key[0], key[1], b"", key[2])).SerializeToString()
@@ -41,21 +44,24 @@ def submit(submits: Iterable[Sealed]) -> Encoded:
     return Encoded("submit", pieces)
 
 
-def sign_refusal(given: Sealed) -> enclave_pb2.EnclaveRequest:
+def sign_refusal(contribution: Sealed) -> enclave_pb2.EnclaveRequest:
     """The request for the refusal of a contribution."""
-    return enclave_pb2.EnclaveRequest(sign_refusal=submit_request(given))
+    return enclave_pb2.EnclaveRequest(sign_refusal=submit_request(contribution))
 
 
 def submits_of(batch: enclave_pb2.SubmitBatch) -> list[Submit]:
     """The contributions of a batch."""
-    return [Submit(one.task_sha256, one.round, one.sealed_contribution, host_sha256(one)) for one in batch.submits]
+    return [
+        Submit(request.task_sha256, request.round, request.sealed_contribution, host_sha256(request))
+        for request in batch.submits
+    ]
 
 
 def submits_in(request: bytes) -> list[Submit]:
     """The contributions of a serialized request to count them, in place. Raises ConfigurationError if it is none."""
     try:
         (batch,) = fields(memoryview(request), _SUBMIT_FIELD)
-        return [_submit_in(one) for one in fields(batch, _SUBMITS_FIELD)]
+        return [_submit_in(message) for message in fields(batch, _SUBMITS_FIELD)]
     except (DecodeError, ValueError):
         raise ConfigurationError("the request is not a batch of contributions") from None
 
@@ -68,13 +74,13 @@ def _submit_in(message: memoryview) -> Submit:
     return Submit(head.task_sha256, head.round, data, host_sha256(head))
 
 
-def submit_request(given: Sealed) -> aggregator_pb2.SubmitRequest:
+def submit_request(contribution: Sealed) -> aggregator_pb2.SubmitRequest:
     """A contribution as a message."""
     return aggregator_pb2.SubmitRequest(
-        task_sha256=given.task_sha256,
-        round=given.round,
-        sealed_contribution=given.sealed_contribution,
-        masked_sha256=host_sha256(given),
+        task_sha256=contribution.task_sha256,
+        round=contribution.round,
+        sealed_contribution=contribution.sealed_contribution,
+        masked_sha256=host_sha256(contribution),
     )
 
 
@@ -122,9 +128,9 @@ def writes_of(messages: Iterable[enclave_pb2.SealedRecord]) -> Writes:
     )
 
 
-def host_sha256(given: Sealed) -> bytes:
+def host_sha256(contribution: Sealed) -> bytes:
     """SHA-256 of the host's part of a contribution, as the host states it; empty if it has none."""
-    return given.host_sha256 if isinstance(given, Submit) else given.masked_sha256
+    return contribution.host_sha256 if isinstance(contribution, Submit) else contribution.masked_sha256
 
 
 def seal_release(

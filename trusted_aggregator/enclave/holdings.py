@@ -38,9 +38,9 @@ class Holdings:
     def find_round(self, task_sha256: bytes, round: int, populations: Mapping[str, Population]) -> Round | Refusal:
         """A round in memory; otherwise the refusal for a contribution to it."""
         with self._lock:
-            found = self._rounds.get((task_sha256, round))
-            if found is not None:
-                return found
+            held = self._rounds.get((task_sha256, round))
+            if held is not None:
+                return held
             if task_sha256 in self._ended:
                 return Refusal.TASK_ABANDONED
             task = self._tasks.get(task_sha256)
@@ -121,11 +121,11 @@ class Holdings:
     def state(self, task: OpenedTask, number: int, population: Population) -> RoundState | None:
         """The state of a round; None for one that was never opened or whose opening is lost."""
         with self._lock:
-            found = self._rounds.get((task.sha256, number))
+            held = self._rounds.get((task.sha256, number))
         standing = population.find(task.id, number)
-        if found is not None:
-            contributions = found.contributions if standing is None else standing.contributions
-            return RoundState(task.sha256, number, found.status, contributions)
+        if held is not None:
+            contributions = held.contributions if standing is None else standing.contributions
+            return RoundState(task.sha256, number, held.status, contributions)
         if standing is None:
             return None
         return RoundState(task.sha256, number, _STATUS[standing.state], standing.contributions)

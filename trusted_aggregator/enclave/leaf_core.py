@@ -64,7 +64,7 @@ class LeafCore:
             self._nonces = [*self._nonces[-7:], os.urandom(NONCE_BYTES)]
             return enclave_pb2.DrawnNonce(nonce=self._nonces[-1])
 
-    def open_part(self, given: leaf_pb2.Delegation) -> None:
+    def open_part(self, delegation: leaf_pb2.Delegation) -> None:
         """Takes the secrets of a round from the root. Idempotent for a round whose part is open.
 
         Raises:
@@ -75,7 +75,7 @@ class LeafCore:
             StateError: no nonce was drawn, or too many parts are open.
         """
         with self._lock:
-            statement, record = self._verified(given)
+            statement, record = self._verified(delegation)
             task = OpenedTask.open(statement.task)
             order = parse_order(record.order)
             if (order.task_sha256, order.round) != (task.sha256, statement.round):
@@ -147,26 +147,31 @@ class LeafCore:
         if before is not None:  # its root lost the round, and opened it again
             before.erase()
 
-    def _verified(self, given: leaf_pb2.Delegation) -> tuple[leaf_pb2.DelegationStatement, RoundRecord]:
-        chip, digest = OwnChip.of(self.identity), hashlib.sha256(given.statement).digest()
-        nonce = _answered(given, self._nonces)
-        root = chip.verify_same_code(given.evidence, role="aggregator", nonce=nonce)
-        verify(root.signing_key, given.signature, domains.DELEGATION, domains.delegation(nonce, digest, given.sealed))
+    def _verified(self, delegation: leaf_pb2.Delegation) -> tuple[leaf_pb2.DelegationStatement, RoundRecord]:
+        chip, digest = OwnChip.of(self.identity), hashlib.sha256(delegation.statement).digest()
+        nonce = _answered(delegation, self._nonces)
+        root = chip.verify_same_code(delegation.evidence, role="aggregator", nonce=nonce)
+        verify(
+            root.signing_key,
+            delegation.signature,
+            domains.DELEGATION,
+            domains.delegation(nonce, digest, delegation.sealed),
+        )
         self._nonces.remove(nonce)
         try:
-            statement = leaf_pb2.DelegationStatement.FromString(given.statement)
+            statement = leaf_pb2.DelegationStatement.FromString(delegation.statement)
         except DecodeError:
             raise ConfigurationError("Expected a DelegationStatement; it cannot be read") from None
-        record = RoundRecord.decode(self.identity.hpke.open(given.sealed, domains.delegation_info(nonce, digest)))
+        record = RoundRecord.decode(self.identity.hpke.open(delegation.sealed, domains.delegation_info(nonce, digest)))
         return statement, record
 
 
-def _answered(given: leaf_pb2.Delegation, nonces: list[bytes]) -> bytes:
+def _answered(delegation: leaf_pb2.Delegation, nonces: list[bytes]) -> bytes:
     """The nonce that the evidence says it is over; what checks it is the verifier."""
-    check_length("nonce", given.nonce, NONCE_BYTES)
-    if given.nonce not in nonces:
+    check_length("nonce", delegation.nonce, NONCE_BYTES)
+    if delegation.nonce not in nonces:
         raise StateError("the delegation answers no nonce that this leaf drew; ask for one first")
-    return given.nonce
+    return delegation.nonce
 
 
 def _state(part: LeafRound) -> RoundState:

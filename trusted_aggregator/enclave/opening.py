@@ -109,18 +109,18 @@ def require_may_begin(
 def _left(task: OpenedTask, population: Population) -> list[Sequence[LedgerEvent]]:
     """What the rounds of a task that are not charged yet may still charge; none where one is void, which ends it."""
     entries = [population.find(task.id, number) for number in range(task.planned)]
-    if any(one is not None and one.state is ReleaseState.VOID for one in entries):
+    if any(entry is not None and entry.state is ReleaseState.VOID for entry in entries):
         return []
     return [task.charges(number) for number, one in enumerate(entries) if one is None]
 
 
 def _promised(task: OpenedTask, *, population: Population, holdings: Holdings) -> list[Sequence[LedgerEvent]]:
     """The same of the other tasks under way, whose last rounds a new task must not take."""
-    found: list[Sequence[LedgerEvent]] = []
+    promised: list[Sequence[LedgerEvent]] = []
     for held in holdings.tasks_of(population.name):
         if held.sha256 != task.sha256 and not _is_lost(held, population, holdings):
-            found += _left(held, population)
-    return found
+            promised += _left(held, population)
+    return promised
 
 
 def _is_lost(task: OpenedTask, population: Population, holdings: Holdings) -> bool:
@@ -144,13 +144,13 @@ def make_room(task: OpenedTask, number: int, *, population: Population, holdings
     rounds = len(holdings.rounds({held.sha256 for held in [task, *others]}))
     if rounds >= MOST_OPEN_ROUNDS:
         raise _full(task, f"has {rounds} rounds open, of at most {MOST_OPEN_ROUNDS}")
-    kept = [*under_way, *finished]
+    fitting = [*under_way, *finished]
     dropped: list[OpenedTask] = []
-    while lack := _lack([*kept, task], holdings):
+    while lack := _lack([*fitting, task], holdings):
         if not finished:
             raise _full(task, lack)
         dropped.append(finished.pop(0))
-        kept.remove(dropped[-1])
+        fitting.remove(dropped[-1])
     erased = [record for held in dropped for record in holdings.drop_task(held.sha256, population)]
     if number:
         # Whoever opens the next round has the model that was made of the release before.

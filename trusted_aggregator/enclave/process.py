@@ -103,16 +103,16 @@ def _predecessor(
                 taking.accept(request.take_over.package, request.take_over.log)
             connection.send(0, EnclaveReply(done=enclave_pb2.Done()))
         else:
-            given = SealedRecord(request.reseal.key, request.reseal.data)
-            connection.send(0, reply_of(wire.written(taking.reseal(given))))
+            record = SealedRecord(request.reseal.key, request.reseal.data)
+            connection.send(0, reply_of(wire.written(taking.reseal(record))))
 
 
 def _records(connection: Connection, page: enclave_pb2.SealedRecords) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    records: dict[str, bytes] = {}
     while True:
-        found.update((record.key, record.data) for record in page.records)
+        records.update((record.key, record.data) for record in page.records)
         if page.last:
-            return found
+            return records
         page = expect(connection, "records").records
 
 

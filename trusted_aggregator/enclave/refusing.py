@@ -100,23 +100,25 @@ class ClosedRounds:
             return self._rounds.get(key)
 
 
-def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, given: Sealed) -> bytes:
+def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, contribution: Sealed) -> bytes:
     """The signature of a refusal by ``Round.judge``; empty if the round closed in the meantime."""
     if refusal in CLOSED:
         return b""
-    digest = hashlib.sha256(given.sealed_contribution).digest()
+    digest = hashlib.sha256(contribution.sealed_contribution).digest()
     data = domains.refusal(
-        round.task_sha256, round.number, refusal.value, round.public_key, digest, wire.host_sha256(given)
+        round.task_sha256, round.number, refusal.value, round.public_key, digest, wire.host_sha256(contribution)
     )
     return signing.sign(domains.REFUSAL, data)
 
 
-def sign_closed(signing: SigningKey, closed: ClosedRound | None, refusal: Refusal, given: Sealed) -> bytes:
+def sign_closed(signing: SigningKey, closed: ClosedRound | None, refusal: Refusal, contribution: Sealed) -> bytes:
     """The signature of a refusal by a closed round; empty if the bytes may have counted."""
-    sealed = given.sealed_contribution
+    sealed = contribution.sealed_contribution
     if closed is None or refusal not in CLOSED or len(sealed) < MARK_BYTES or closed.counts(sealed):
         return b""
-    data = domains.refusal(given.task_sha256, given.round, refusal.value, closed.public_key, closed_digest(sealed), b"")
+    data = domains.refusal(
+        contribution.task_sha256, contribution.round, refusal.value, closed.public_key, closed_digest(sealed), b""
+    )
     return signing.sign(domains.REFUSAL, data)
 
 

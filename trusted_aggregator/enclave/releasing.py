@@ -33,7 +33,7 @@ class MadeRelease(NamedTuple):
 
 
 def signed_release(
-    found: Round,
+    round: Round,
     entry: Entry,
     key: SigningKey,
     *,
@@ -50,16 +50,16 @@ def signed_release(
         StateError: the entry does not charge this set of contributions with this noise.
         PrivacyError, ConfigurationError: as ``Round.noisy_sums``.
     """
-    if (*found.freeze(), found.record.noise_id) != (entry.contributions, entry.id_set_sha256, entry.noise_id):
-        raise StateError(f"the contributions or the noise of round {found.number} differ from the charged ones")
-    sums = found.noisy_sums(noise, host_sum, encoder)
-    releases = found.query.releases
+    if (*round.freeze(), round.record.noise_id) != (entry.contributions, entry.id_set_sha256, entry.noise_id):
+        raise StateError(f"the contributions or the noise of round {round.number} differ from the charged ones")
+    sums = round.noisy_sums(noise, host_sum, encoder)
+    releases = round.query.releases
     detached = is_detached(releases)
     values = [np.ascontiguousarray(sums[declared.name], dtype="<i8") for declared in releases]
     release = common_pb2.Release(
-        task_sha256=found.task_sha256,
-        round=found.number,
-        model_sha256=found.model_sha256,
+        task_sha256=round.task_sha256,
+        round=round.number,
+        model_sha256=round.model_sha256,
         tensors=[
             common_pb2.ReleasedTensor(
                 name=declared.name,
@@ -93,7 +93,7 @@ def _releases_of(event: LedgerEvent) -> tuple[TensorCharge, ...]:
         raise StateError(f"{event.name!r} is a report of a device, which no enclave releases")
     if isinstance(event, CoveredRelease):
         return (event,)
-    return tuple(one for one in releases_of(event) if not isinstance(one, LocalReport))
+    return tuple(release for release in releases_of(event) if not isinstance(release, LocalReport))
 
 
 def release_sha256(signed: common_pb2.SignedRelease) -> bytes:

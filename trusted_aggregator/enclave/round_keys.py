@@ -58,10 +58,10 @@ class RoundKeys:
             round.task_sha256, round.number, round.model_sha256, self._identity.policy.sha256, round.public_key
         )
         sign = self._identity.signing.sign
-        found = common_pb2.SignedRoundKey(hpke_key=round.public_key, signature=sign(domains.ROUND_KEY, data))
-        for one in voided:
-            found.voided.add(hpke_key=one.hpke_key, signature=sign(domains.VOIDED_KEY, domains.voided_key(*one)))
-        return found
+        key = common_pb2.SignedRoundKey(hpke_key=round.public_key, signature=sign(domains.ROUND_KEY, data))
+        for opening in voided:
+            key.voided.add(hpke_key=opening.hpke_key, signature=sign(domains.VOIDED_KEY, domains.voided_key(*opening)))
+        return key
 
     def _sealer(self, secret: bytes) -> Sealer:
         derived = HKDF(hashes.SHA384(), length=sealing.KEY_BYTES, salt=secret, info=domains.ROUND_SEALING)

@@ -159,8 +159,8 @@ class Streams:
 
     def end(self, tasks: Iterable[bytes]) -> Writes:
         """Drops the streams of these tasks; returns what the host has to erase. Their secrets go with ``erase``."""
-        found = [(task, self._positions.pop(task)) for task in tasks if task in self._positions]
-        return tuple(SealedRecord(key, None) for task, position in found for key in _keys(task, position.round))
+        ended = [(task, self._positions.pop(task)) for task in tasks if task in self._positions]
+        return tuple(SealedRecord(key, None) for task, position in ended for key in _keys(task, position.round))
 
     def erase(self, tasks: Collection[bytes]) -> None:
         """Erases the secrets of what the streams of these tasks need no more. Idempotent.
@@ -170,8 +170,8 @@ class Streams:
         names_of = []
         for task in tasks:
             position = self._positions.get(task)
-            kept = None if position is None else position.round % 2
-            names_of += [_slot(task, turn) for turn in range(2) if turn != kept]
+            current = None if position is None else position.round % 2
+            names_of += [_slot(task, turn) for turn in range(2) if turn != current]
         if names_of:
             self._identity.guest.slots.erase(names_of)
 
@@ -205,12 +205,12 @@ class Streams:
 
     def secrets(self) -> hand_over_pb2.StreamSecrets:
         """What opens the records of all streams, besides the sealing key."""
-        found = hand_over_pb2.StreamSecrets()
+        secrets = hand_over_pb2.StreamSecrets()
         for task, position in sorted(self._positions.items()):
             secret = self._identity.guest.slots.read(_slot(task, position.round % 2))
             if secret is not None:
-                found.streams.add(task_sha256=task, round=position.round, secret=secret)
-        return found
+                secrets.streams.add(task_sha256=task, round=position.round, secret=secret)
+        return secrets
 
     def resealed(self, key: str, plaintext: bytes) -> SealedRecord:
         """A record of a predecessor's stream, for this enclave. Raises StateError where the platform cannot store."""

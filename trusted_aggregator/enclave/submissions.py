@@ -69,16 +69,16 @@ class Submissions:
         """
         answers: list[Refused | None] = [None] * len(submits)
         rounds: dict[tuple[bytes, int], list[int]] = {}
-        for number, given in enumerate(submits):
-            rounds.setdefault((given.task_sha256, given.round), []).append(number)
+        for number, contribution in enumerate(submits):
+            rounds.setdefault((contribution.task_sha256, contribution.round), []).append(number)
         for key, numbers in rounds.items():
             held = self._table.find_round(*key)
             some = [submits[number] for number in numbers]
             if isinstance(held, Refusal) or held.is_closed:
-                found: Sequence[Refused | None] = [self._refused(one) for one in some]
+                refusals: Sequence[Refused | None] = [self._refused(contribution) for contribution in some]
             else:
-                found = self._kept(held, some)
-            for number, answer in zip(numbers, found, strict=True):
+                refusals = self._kept(held, some)
+            for number, answer in zip(numbers, refusals, strict=True):
                 answers[number] = answer
         return answers
 
@@ -89,28 +89,29 @@ class Submissions:
         """
         return wire.submitted([self._refused(request)])
 
-    def _refused(self, given: Sealed) -> Refused:
-        key = given.task_sha256, given.round
+    def _refused(self, contribution: Sealed) -> Refused:
+        key = contribution.task_sha256, contribution.round
         held = self._table.find_round(*key)
         closed = self._closed.find(key)
         # Also of an opening that a hand-over ended: to this enclave it is a round that is not open yet.
         refusal = held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED
         if refusal is Refusal.WRONG_ROUND and closed is not None:
             refusal = Refusal.ROUND_CLOSED
-        return Refused(refusal, sign_closed(self._signing, closed, refusal, given))
+        return Refused(refusal, sign_closed(self._signing, closed, refusal, contribution))
 
-    def _kept(self, held: Round, given: Sequence[Sealed]) -> list[Refused | None]:
+    def _kept(self, held: Round, contributions: Sequence[Sealed]) -> list[Refused | None]:
         judged = held.judge(
-            [one.sealed_contribution for one in given], host_sha256=[wire.host_sha256(one) for one in given]
+            [contribution.sealed_contribution for contribution in contributions],
+            host_sha256=list(map(wire.host_sha256, contributions)),
         )
         answers: list[Refused | None] = []
-        for one, found, refusal in zip(given, judged, held.keep(judged), strict=True):
+        for contribution, verdict, refusal in zip(contributions, judged, held.keep(judged), strict=True):
             if refusal is None:
                 answers.append(None)
                 continue
             # What ``keep`` refuses may count after a restart: it depends on what came before.
-            final = isinstance(found, Refusal) and held.signs_refusals
-            signature = sign_judged(self._signing, held, refusal, one) if final else b""
+            final = isinstance(verdict, Refusal) and held.signs_refusals
+            signature = sign_judged(self._signing, held, refusal, contribution) if final else b""
             answers.append(Refused(refusal, signature))
         return answers
 

@@ -69,8 +69,8 @@ class ControlService:
         A task that came by a hand-over has no time yet, and a round in memory only where one is open.
         """
         self._rounds.empty_files()
-        kept = (key for key in self._storage.keys(after=TASK_PREFIX) if key.startswith(TASK_PREFIX))
-        self._idle.resume(bytes.fromhex(key.removeprefix(TASK_PREFIX)) for key in kept)
+        tasks = (key for key in self._storage.keys(after=TASK_PREFIX) if key.startswith(TASK_PREFIX))
+        self._idle.resume(bytes.fromhex(key.removeprefix(TASK_PREFIX)) for key in tasks)
 
     def set_charter(self, signed: population_pb2.SignedCharter) -> aggregator_pb2.SetCharterResponse:
         """Founds a population or changes its owners; returns once that is in force."""
@@ -89,8 +89,8 @@ class ControlService:
     def charters(self, request: aggregator_pb2.GetChartersRequest) -> aggregator_pb2.GetChartersResponse:
         """The charters of a population, oldest first."""
         identifier(population=request.population)
-        found = self._storage.charters(request.population, request.first, _CHARTERS_PER_ANSWER)
-        return aggregator_pb2.GetChartersResponse(charters=map(population_pb2.SignedCharter.FromString, found))
+        charters = self._storage.charters(request.population, request.first, _CHARTERS_PER_ANSWER)
+        return aggregator_pb2.GetChartersResponse(charters=map(population_pb2.SignedCharter.FromString, charters))
 
     def check_task(self, request: aggregator_pb2.CheckTaskRequest) -> aggregator_pb2.CheckTaskResponse:
         """Returns if a task could begin now."""

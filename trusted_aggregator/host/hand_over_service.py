@@ -156,10 +156,10 @@ class HandOverService:
 
     def history(self) -> aggregator_pb2.GetHandOversResponse:
         """The hand-overs that led to this enclave, oldest first, and what its host had to remember."""
-        found = read_history(self._state)
-        found.root_name = self._state.read(ROOT_NAME) or b""
-        found.attempts.extend(read_attempts(self._state))
-        return found
+        history = read_history(self._state)
+        history.root_name = self._state.read(ROOT_NAME) or b""
+        history.attempts.extend(read_attempts(self._state))
+        return history
 
     @contextlib.contextmanager
     def _holding_sessions(self) -> Iterator[None]:

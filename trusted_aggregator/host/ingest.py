@@ -209,7 +209,7 @@ class Ingest:
         return len(self._waiting) >= _ENOUGH or self._waiting_bytes >= _ENOUGH_BYTES or self._closing
 
     def _store(self) -> None:
-        last = told = False
+        last = reported = False
         while not last:
             batches = [self._counted.get()]
             while not self._counted.empty():
@@ -221,9 +221,9 @@ class Ingest:
             except Exception as error:  # whatever it is, its callers must not wait for ever
                 failure = error if isinstance(error, StateError) else _unforeseen(error)
                 _fail(batch, failure)
-                if not told:
+                if not reported:
                     self._tell_failed(failure)
-                told = True
+                reported = True
             self._wake(batch)
 
     def _wake(self, batch: _Batch) -> None:

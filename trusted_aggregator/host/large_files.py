@@ -67,10 +67,10 @@ class LargeFiles:
 
     def keep_only(self, rounds: Collection[tuple[bytes, int]]) -> None:
         """Removes the files of all other rounds."""
-        kept = {self._folder(*key).name for key in rounds}
+        folders = {self._folder(*key).name for key in rounds}
         with state_errors(self._root):
             for folder in self._root.iterdir():
-                if folder.name not in kept:
+                if folder.name not in folders:
                     shutil.rmtree(folder)
 
     def _folder(self, task_sha256: bytes, round: int) -> Path:

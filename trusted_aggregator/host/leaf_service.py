@@ -55,12 +55,12 @@ class LeafParts:
         evidence = self._core.evidence(attestation_pb2.GetEvidenceRequest(nonce=nonce))
         return leaf_pb2.GreetResponse(nonce=self._core.ask_nonce(enclave_pb2.AskNonce()).nonce, evidence=evidence)
 
-    def open(self, given: leaf_pb2.Delegation) -> None:
+    def open(self, delegation: leaf_pb2.Delegation) -> None:
         """Passes a part to the enclave, and gives it back what is stored of it."""
-        statement = parse_known(leaf_pb2.DelegationStatement(), given.statement, "delegation of a round")
+        statement = parse_known(leaf_pb2.DelegationStatement(), delegation.statement, "delegation of a round")
         key = task_sha256(statement.task), statement.round
         with self._lock:
-            self._core.open_part(given)
+            self._core.open_part(delegation)
             if key in self._held:
                 return
             count = self._take_back(key)
@@ -71,15 +71,15 @@ class LeafParts:
     def parts(self, request: leaf_pb2.ListPartsRequest) -> leaf_pb2.ListPartsResponse:
         """What the enclave holds; everything else than what the root keeps is erased, here and there."""
         self._require_root(request.root, request.leaf)
-        kept = {(one.task_sha256, one.round) for one in request.kept}
+        wanted = {(round.task_sha256, round.round) for round in request.kept}
         with self._lock:
-            gone = self._held - kept
+            gone = self._held - wanted
             for key in gone:
                 self._held.discard(key)
                 self._core.erase_part(aggregator_pb2.GetRoundRequest(task_sha256=key[0], round=key[1]))
             if gone or not self._swept:
                 # The first time also what an earlier process left.
-                self._storage.keep_only(kept)
+                self._storage.keep_only(wanted)
                 self._storage.finish_erasing()
                 self._swept = True
             states = [state for state in self._core.round_states() if (state.task_sha256, state.round) in self._held]
@@ -122,11 +122,11 @@ class LeafParts:
         if len(root) != _ID_BYTES:
             raise ConfigurationError(f"Expected root to have {_ID_BYTES} bytes, got {len(root)}")
         mine = f"{root.hex()} {leaf}\n".encode()
-        known = self._state.read(_ROOT_FILE)
-        if known is None:
+        stored = self._state.read(_ROOT_FILE)
+        if stored is None:
             self._state.write_atomically(_ROOT_FILE, mine)
-        elif known != mine:
-            other = known.decode("ascii", "replace").split()
+        elif stored != mine:
+            other = stored.decode("ascii", "replace").split()
             raise StateError(
                 f"this is leaf {other[-1]} of the root {other[0][:8]}.., and not leaf {leaf} of {root.hex()[:8]}..: "
                 "give each root leaves of its own, in the same order at every start"

@@ -52,16 +52,16 @@ class LeafClient:
         request = leaf_pb2.GreetRequest(nonce=nonce)
         return self._call(self._stub.Greet, request, "get the evidence of a leaf", _ASK_SECONDS)
 
-    def open_part(self, given: leaf_pb2.Delegation) -> None:
+    def open_part(self, delegation: leaf_pb2.Delegation) -> None:
         """Gives it its part of a round; returns once it took back what its host stored."""
-        request = leaf_pb2.OpenPartRequest(delegation=given)
+        request = leaf_pb2.OpenPartRequest(delegation=delegation)
         self._call(self._stub.OpenPart, request, "open a round at a leaf", _OPEN_SECONDS)
 
-    def parts(self, root: bytes, leaf: int, kept: Sequence[Key]) -> dict[Key, int]:
+    def parts(self, root: bytes, leaf: int, wanted: Sequence[Key]) -> dict[Key, int]:
         """Number of contributions of each part that it holds; it erases all others than ``kept``."""
         request = leaf_pb2.ListPartsRequest(
             root=root, leaf=leaf,
-            kept=[aggregator_pb2.GetRoundRequest(task_sha256=task, round=round) for task, round in kept],
+            kept=[aggregator_pb2.GetRoundRequest(task_sha256=task, round=round) for task, round in wanted],
         )  # fmt: skip
         reply: leaf_pb2.ListPartsResponse = self._call(
             self._stub.ListParts, request, "ask a leaf what it holds", _ASK_SECONDS
@@ -241,10 +241,10 @@ class TreeLeaves:
         leaf.counts.update(leaf.client.parts(self._root, leaf.number, list(self._kept())))
 
     def _sync(self, leaf: _Leaf) -> None:
-        kept = self._kept()
-        held = leaf.client.parts(self._root, leaf.number, list(kept))
+        wanted = self._kept()
+        held = leaf.client.parts(self._root, leaf.number, list(wanted))
         leaf.counts.update(held)
-        for key, status in kept.items():
+        for key, status in wanted.items():
             if key not in held and status is Status.OPEN:
                 # It may have handed in its sum before it died: then it takes no more.
                 with contextlib.suppress(StateError):

@@ -74,10 +74,10 @@ class PieceFiles:
 
     def keep_only(self, records: Collection[bytes]) -> None:
         """Removes all other files, which a crash left behind."""
-        kept = {self._path(record) for record in records}
+        folders = {self._path(record) for record in records}
         with state_errors(self._root):
             for path in self._root.iterdir():
-                if path not in kept:
+                if path not in folders:
                     path.unlink()
 
     def _path(self, record: bytes) -> Path:

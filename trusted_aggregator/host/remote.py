@@ -63,8 +63,8 @@ class Successor:
 
     def reseal(self, record: SealedRecord) -> Writes:
         """The successor's record of a release of the predecessor."""
-        given = enclave_pb2.SealedRecord(key=record.key, data=record.data)
-        return wire.writes_of(self._ask(EnclaveRequest(reseal=given)).writes.records)
+        message = enclave_pb2.SealedRecord(key=record.key, data=record.data)
+        return wire.writes_of(self._ask(EnclaveRequest(reseal=message)).writes.records)
 
     def _ask(self, request: EnclaveRequest) -> enclave_pb2.EnclaveReply:
         self._connection.send(0, request)

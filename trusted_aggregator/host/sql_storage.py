@@ -245,8 +245,8 @@ class SqlStorage(abc.ABC):
 
     def keep_only(self, rounds: Collection[tuple[bytes, int]]) -> None:
         queries = [sqlalchemy.select(table.c.task, table.c.round).distinct() for table in self._tables.of_rounds]
-        found = [self._contributions.run(functools.partial(_all, query)) for query in queries]
-        for task_sha256, round in {(row.task, row.round) for rows in found for row in rows}:
+        results = [self._contributions.run(functools.partial(_all, query)) for query in queries]
+        for task_sha256, round in {(row.task, row.round) for rows in results for row in rows}:
             if (task_sha256, round) not in rounds:
                 self.erase(task_sha256, round)
         self._large.keep_only(rounds)
@@ -267,13 +267,13 @@ class SqlStorage(abc.ABC):
         columns = self._tables.parts.c
         query = sqlalchemy.select(columns.digest, columns.name, columns.data)
         query = query.where(columns.task == task_sha256, columns.round == round).order_by(columns.sequence)
-        found: list[bytes] = []
+        rows: list[bytes] = []
         for row in self._contributions.run(functools.partial(_all, query)):
             data = self._large.read(task_sha256, round, row.name) if row.name else row.data
             if hashlib.sha256(data).digest() != row.digest:
                 break
-            found.append(data)
-        return found
+            rows.append(data)
+        return rows
 
     def erase(self, task_sha256: bytes, round: int) -> None:
         def delete(connection: sqlalchemy.Connection) -> None:
@@ -329,30 +329,30 @@ class SqlStorage(abc.ABC):
         lines = self._tables.ledgers.c
 
         def read(connection: sqlalchemy.Connection) -> dict[str, bytes]:
-            found = {row.key: row.data for row in connection.execute(query)}
+            stored = {row.key: row.data for row in connection.execute(query)}
             for population in connection.execute(sqlalchemy.select(lines.population).distinct()).scalars().all():
-                covered, _ = split_state(found.get(ledger_state_key(population), b""))
+                covered, _ = split_state(stored.get(ledger_state_key(population), b""))
                 behind = sqlalchemy.select(lines.number, lines.line)
                 behind = behind.where(lines.population == population, lines.number >= covered)
                 for row in connection.execute(behind):
-                    found[ledger_key(population, row.number)] = row.line
-            return found
+                    stored[ledger_key(population, row.number)] = row.line
+            return stored
 
         return self._sealed.run(read)
 
     def ledger_lines(self, population: str, first: int, end: int, *, most_bytes: int) -> bytes:
-        asked = {"of": population, "first": first, "end": end}
+        parameters = {"of": population, "first": first, "end": end}
 
         def read(connection: sqlalchemy.Connection) -> bytes:
             size = 0
-            found: list[bytes] = []
-            with connection.execution_options(yield_per=_PAGE).execute(self._statements.lines, asked) as rows:
+            lines: list[bytes] = []
+            with connection.execution_options(yield_per=_PAGE).execute(self._statements.lines, parameters) as rows:
                 for line in rows.scalars():
                     size += len(line)
-                    if found and size > most_bytes:
+                    if lines and size > most_bytes:
                         break
-                    found.append(line)
-            return b"".join(found)
+                    lines.append(line)
+            return b"".join(lines)
 
         return self._sealed.run(read)
 
@@ -360,11 +360,11 @@ class SqlStorage(abc.ABC):
         lines = sqlalchemy.select(self._tables.ledgers.c.population, self._tables.ledgers.c.number)
 
         def read(connection: sqlalchemy.Connection) -> list[str]:
-            found = list(connection.execute(sqlalchemy.select(self._tables.records.c.key)).scalars())
-            return found + [ledger_key(row.population, row.number) for row in connection.execute(lines)]
+            keys = list(connection.execute(sqlalchemy.select(self._tables.records.c.key)).scalars())
+            return keys + [ledger_key(row.population, row.number) for row in connection.execute(lines)]
 
-        found = self._sealed.run(read)
-        return sorted(key for key in found if key > after)
+        keys = self._sealed.run(read)
+        return sorted(key for key in keys if key > after)
 
     def record(self, key: str) -> bytes | None:
         entry = ledger_entry(key)
@@ -373,8 +373,8 @@ class SqlStorage(abc.ABC):
         else:
             lines = self._tables.ledgers.c
             query = sqlalchemy.select(lines.line).where(lines.population == entry[0], lines.number == entry[1])
-        found: Sequence[bytes] = self._sealed.run(functools.partial(_scalars, query))
-        return found[0] if found else None
+        charters: Sequence[bytes] = self._sealed.run(functools.partial(_scalars, query))
+        return charters[0] if charters else None
 
     def write_pieces(self, record: bytes, pieces: Iterable[bytes]) -> None:
         self._pieces.write(record, pieces)

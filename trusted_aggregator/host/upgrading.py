@@ -102,11 +102,11 @@ class PredecessorClient:
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
         request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
-        found: attestation_pb2.GetEvidenceResponse = call(
+        evidence: attestation_pb2.GetEvidenceResponse = call(
             self._attestation.GetEvidence, request, timeout=SHORT_DEADLINE, what="ask the aggregator for its evidence",
             address=self._address,
         )  # fmt: skip
-        return found
+        return evidence
 
     def nonce(self) -> bytes:
         reply: aggregator_pb2.AskNonceResponse = call(
@@ -141,16 +141,16 @@ class PredecessorClient:
         return [SealedRecord(record.key, record.data) for record in (*whole, last) if record.key]
 
     def charters(self, population: str) -> list[population_pb2.SignedCharter]:
-        found: list[population_pb2.SignedCharter] = []
+        charters: list[population_pb2.SignedCharter] = []
         while True:
-            request = aggregator_pb2.GetChartersRequest(population=population, first=len(found))
+            request = aggregator_pb2.GetChartersRequest(population=population, first=len(charters))
             reply: aggregator_pb2.GetChartersResponse = call(
                 self._stub.GetCharters, request, timeout=SHORT_DEADLINE, what="fetch a population's charters",
                 address=self._control_address,
             )  # fmt: skip
             if not reply.charters:
-                return found
-            found += reply.charters
+                return charters
+            charters += reply.charters
 
     def history(self) -> aggregator_pb2.GetHandOversResponse:
         reply: aggregator_pb2.GetHandOversResponse = call(
@@ -215,28 +215,28 @@ def upgrade(
             undo=undo,
         )
         successor = Successor(begun.connection)
-        asked = clock()
+        started = clock()
         while True:
             request = hand_over_pb2.HandOverRequest(
                 successor=successor.evidence(predecessor.nonce()),
                 nonce=successor.draw_nonce(),
                 log=excerpt(begun.image_digest, predecessor_image, policy),
-                void_rounds=void_rounds and clock() - asked >= seconds,
+                void_rounds=void_rounds and clock() - started >= seconds,
             )
             answer = predecessor.hand_over(request)
             if answer.WhichOneof("answer") == "package":
                 break
             waiting(answer.waiting)
-            if clock() - asked >= seconds + (_FINISH_SECONDS if void_rounds else 0.0):
-                raise ServiceError(_too_long(answer.waiting, clock() - asked))
+            if clock() - started >= seconds + (_FINISH_SECONDS if void_rounds else 0.0):
+                raise ServiceError(_too_long(answer.waiting, clock() - started))
             pause(_ASK_SECONDS)
-        given = answer.package.hand_over
+        hand_over = answer.package.hand_over
         successor.take_over(answer.package, request.log)
         records, writes = _resealed(predecessor, successor, storage)
         history = predecessor.history()
-        history.hand_overs.append(given)
+        history.hand_overs.append(hand_over)
         writes += restore(begun.connection, records, lambda task, round: ())
-        statement = hand_over_pb2.HandOverStatement.FromString(given.statement)
+        statement = hand_over_pb2.HandOverStatement.FromString(hand_over.statement)
         for handed in statement.populations:
             for charter in predecessor.charters(handed.population):
                 storage.keep_charter(handed.population, open_charter(charter).sequence, charter.SerializeToString())

@@ -54,12 +54,12 @@ def sealed_key(
             issuer's.
         ConfigurationError: the key is malformed, or that of another round, task or population.
     """
-    given = signed is not None and bool(signed.token_key)
+    has_key = signed is not None and bool(signed.token_key)
     if charter is None or not charter.issuer_key:
-        if given:
+        if has_key:
             raise PrivacyError("the population names no issuer of tokens, so its rounds open without a token key")
         return NO_KEY
-    if signed is None or not given:
+    if signed is None or not has_key:
         raise PrivacyError(
             f"population {charter.population!r} names an issuer of tokens: its rounds open with the issuer's token key "
             "alone; start the server with --issuer"

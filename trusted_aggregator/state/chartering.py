@@ -23,24 +23,24 @@ def changeable(
             what was founded before, or a limit is reached.
         StateError: a population of this name was founded on this platform, and its record is lost.
     """
-    known = populations.get(charter.population)
-    if known is None or known.charter is None:
+    population = populations.get(charter.population)
+    if population is None or population.charter is None:
         check_founding(charter, identity.policy.founder_keys)
         if len(populations) >= MOST_POPULATIONS:
             raise PrivacyError(
                 f"population {charter.population!r} cannot be founded: this enclave has {MOST_POPULATIONS}, the most "
                 "that it takes; found it at another aggregator"
             )
-        return Population(identity, charter.population) if known is None else known
+        return Population(identity, charter.population) if population is None else population
     if not charter.sequence:
         raise PrivacyError(
             f"population {charter.population!r} was founded before, by another charter: take another population, or "
             "have its owners add your key"
         )
-    check_succession(charter, known.charter)
+    check_succession(charter, population.charter)
     if changes.get(charter.population, 0) >= MOST_CHANGES:
         raise PrivacyError(
             f"population {charter.population!r} changed its charter {MOST_CHANGES} times since the enclave started, "
             "the most that its event log takes: start the enclave again"
         )
-    return known
+    return population

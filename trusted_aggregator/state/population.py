@@ -167,13 +167,13 @@ class Population:
         self, *, task_id: str, rounds: Sequence[Sequence[LedgerEvent]], budget: Budget, users: int, what: str,
         promised: Sequence[Sequence[LedgerEvent]] = (),
     ) -> None:  # fmt: skip
-        own, others = ([event for events in some for event in events] for some in (rounds, promised))
-        _require_zero_out(own)
+        of_task, others = ([event for events in some for event in events] for some in (rounds, promised))
+        _require_zero_out(of_task)
         ledger = self.ledger
-        self._require_room(ledger, rounds=len(rounds) + len(promised), events=[*own, *others], what=what)
+        self._require_room(ledger, rounds=len(rounds) + len(promised), events=[*of_task, *others], what=what)
         try:
             ledger.require_budget(
-                task_id=task_id, events=own, population_size=self._users(users),
+                task_id=task_id, events=of_task, population_size=self._users(users),
                 task_budget=budget, population_budget=self._budget, promised=others,
             )  # fmt: skip
         except BudgetExceeded as error:
@@ -248,7 +248,7 @@ class Population:
     @property
     def voided_uncharged(self) -> tuple[VoidedKey, ...]:
         """Those of ``voided`` whose round has no charge since, and whose task goes on."""
-        return tuple(one for one in self._committed.voided if not self._committed.is_past(one))
+        return tuple(opening for opening in self._committed.voided if not self._committed.is_past(opening))
 
     def hand_over(self, successor: Successor, *, voided: Sequence[VoidedKey] = ()) -> None:
         """Prepares the version of ``successor``: once it is in force, this enclave charges nothing. Idempotent.
@@ -278,7 +278,7 @@ class Population:
         except RolledBack as error:
             raise PrivacyError(_handed_over(self.name, self.successor)) from error
 
-    def take_over(self, own: Successor) -> None:
+    def take_over(self, successor: Successor) -> None:
         """Prepares the first version of the new owner enclave, which is ``own``.
 
         Raises:
@@ -286,7 +286,7 @@ class Population:
             StateError: the version that was handed over is not the newest.
         """
         self._guard.require(self._committed.stamp)
-        if self._committed.successor != own:
+        if self._committed.successor != successor:
             raise PrivacyError(f"population {self.name!r} was not handed over to this enclave: use the one that has it")
         self._pending = self._committed.handed_to(None)
 
@@ -322,7 +322,9 @@ class Population:
         ledger = self._committed.ledger.copy()
         self._append(ledger, entry)
         for task_id in (task.hex() for task in abandoned):
-            charged = [round for round, one in ledger.rounds(task_id).items() if one.state is ReleaseState.CHARGED]
+            charged = [
+                round for round, standing in ledger.rounds(task_id).items() if standing.state is ReleaseState.CHARGED
+            ]
             for round in charged:
                 self._append(ledger, ledger.advance(task_id=task_id, round=round, state=ReleaseState.VOID))
         self._pending = self._committed.after(

@@ -55,8 +55,8 @@ def ledger_key(population: str, number: int) -> str:
 
 def ledger_entry(key: str) -> tuple[str, int] | None:
     """Population and number of the ledger entry with this key; None for any other key."""
-    found = _ENTRY_KEY.fullmatch(key)
-    return None if found is None else (found[1], int(found[2]))
+    match = _ENTRY_KEY.fullmatch(key)
+    return None if match is None else (match[1], int(match[2]))
 
 
 def ledger_state_key(population: str) -> str:
@@ -123,10 +123,10 @@ def task_and_round(key: str) -> tuple[bytes, int]:
 
 def task_of(round_key: str) -> bytes:
     """The task in the key of a round's record. Raises StateError for any other key."""
-    found = _ROUND_KEY.fullmatch(round_key)
-    if found is None:
+    match = _ROUND_KEY.fullmatch(round_key)
+    if match is None:
         raise StateError(f"the name of sealed record {round_key!r} was changed: restore the state folder")
-    return bytes.fromhex(found[1])
+    return bytes.fromhex(match[1])
 
 
 def noise_beside(round_key: str) -> str:

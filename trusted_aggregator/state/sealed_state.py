@@ -158,10 +158,10 @@ class PopulationRecord:
 
     def _without_oldest_voided(self) -> PopulationRecord:
         """The same version, which remembers no more void openings than it may."""
-        past = [one for one in self.voided if self.is_past(one)]
+        past = [opening for opening in self.voided if self.is_past(opening)]
         forgotten = set(past[: max(0, len(past) - MOST_PAST_VOIDED)])
-        kept = [one for one in self.voided if one not in forgotten]
-        return dataclasses.replace(self, voided=tuple(kept[-MOST_VOIDED:]))
+        remembered = [opening for opening in self.voided if opening not in forgotten]
+        return dataclasses.replace(self, voided=tuple(remembered[-MOST_VOIDED:]))
 
     def knows(self, task_sha256: bytes) -> bool:
         """Whether a task was charged or ended."""

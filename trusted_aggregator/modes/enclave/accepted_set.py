@@ -107,11 +107,11 @@ class _Table:
     def candidates(self, hashed: int) -> Sequence[int]:
         """Numbers of the records that may have this hash."""
         places, place = self._places, hashed >> (64 - self._bits)
-        found = []
+        numbers = []
         while place < len(places) and places[place]:
-            found.append(places[place] - 1)
+            numbers.append(places[place] - 1)
             place += 1
-        return found
+        return numbers
 
     def put(self, hashed: int, number: int) -> bool:
         """Adds a record; False if the table is too full and has to be rebuilt."""

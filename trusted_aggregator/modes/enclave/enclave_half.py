@@ -101,25 +101,25 @@ class EnclaveRound(Round):
     def judge(self, sealed: Sequence[bytes], *, host_sha256: Sequence[bytes] | None = None) -> list[Judged | Refusal]:
         judged: list[Judged | Refusal] = [Refusal.MALFORMED] * len(sealed)
         opened: list[tuple[int, Judged]] = []
-        for number, one in enumerate(sealed):
+        for number, ciphertext in enumerate(sealed):
             try:
-                opened.append((number, Judged(*self._parse(self._open(one)), one[:MARK_BYTES])))
+                opened.append((number, Judged(*self._parse(self._open(ciphertext)), ciphertext[:MARK_BYTES])))
             except DecryptionError:
                 continue
             except ContributionRefused as refused:
                 judged[number] = refused.refusal
         host_parts = [b""] * len(sealed) if host_sha256 is None else host_sha256
-        checked = self.query.refusals([one.payload for _, one in opened])
-        for (number, found), refusal in zip(opened, checked, strict=True):
-            if refusal is None and self._host_sha256(found.payload) != host_parts[number]:
+        checked = self.query.refusals([judged.payload for _, judged in opened])
+        for (number, contribution), refusal in zip(opened, checked, strict=True):
+            if refusal is None and self._host_sha256(contribution.payload) != host_parts[number]:
                 refusal = Refusal.MALFORMED
-            if refusal is None and not self._is_due(found.contribution.pseudonym):
+            if refusal is None and not self._is_due(contribution.contribution.pseudonym):
                 refusal = Refusal.NOT_DUE
-            judged[number] = found if refusal is None else refusal
+            judged[number] = contribution if refusal is None else refusal
         return judged
 
     def keep(self, judged: Sequence[Judged | Refusal]) -> list[Refusal | None]:
-        return [one if isinstance(one, Refusal) else self._keep(one) for one in judged]
+        return [verdict if isinstance(verdict, Refusal) else self._keep(verdict) for verdict in judged]
 
     def resubmit(self, stored: Iterable[bytes]) -> None:
         remaining = iter(stored)
@@ -167,9 +167,9 @@ class EnclaveRound(Round):
     def _noised(
         self, totals: dict[str, Int64Array], noise: RoundNoise, host_sum: HostSum | None, encoder: Encoder | None
     ) -> dict[str, Int64Array]:
-        found = encoded(totals, encoder)
+        released = encoded(totals, encoder)
         return {
-            release.name: _add(release, found[release.name], noise.arrays[release.name])
+            release.name: _add(release, released[release.name], noise.arrays[release.name])
             for release in self.query.releases
         }
 
@@ -193,27 +193,27 @@ class EnclaveRound(Round):
         try:
             if self._large:
                 rest, long = split_field(memoryview(plaintext), aggregator_pb2.Contribution.PAYLOAD_FIELD_NUMBER)
-                given, payload = aggregator_pb2.Contribution.FromString(rest), cast(bytes, long)  # as a buffer
+                contribution, payload = aggregator_pb2.Contribution.FromString(rest), cast(bytes, long)  # as a buffer
             else:
-                given = aggregator_pb2.Contribution.FromString(plaintext)  # type: ignore[arg-type]  # any buffer
-                payload = given.payload
+                contribution = aggregator_pb2.Contribution.FromString(plaintext)  # type: ignore[arg-type]  # any buffer
+                payload = contribution.payload
         except DecodeError:
             raise ContributionRefused(Refusal.MALFORMED) from None
-        task, model = given.task_sha256, given.model_sha256
-        hashes = (task, model, given.contribution_id, given.pseudonym)
+        task, model = contribution.task_sha256, contribution.model_sha256
+        hashes = (task, model, contribution.contribution_id, contribution.pseudonym)
         if any(len(value) != HASH_BYTES for value in hashes) or len(payload) != self.query.payload_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
-        if len(given.token) != self._admission.token_bytes:
+        if len(contribution.token) != self._admission.token_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
         if task != self.task_sha256:
             raise ContributionRefused(Refusal.WRONG_TASK)
-        if given.round != self.number:
+        if contribution.round != self.number:
             raise ContributionRefused(Refusal.WRONG_ROUND)
         if model != self.model_sha256:
             raise ContributionRefused(Refusal.WRONG_MODEL)
-        if not self._admission.admits(given):
+        if not self._admission.admits(contribution):
             raise ContributionRefused(Refusal.NO_TOKEN)
-        return given, payload
+        return contribution, payload
 
     def _keep(self, judged: Judged) -> Refusal | None:
         contribution, payload, mark = judged

@@ -73,9 +73,9 @@ class Draw:
         coin = int.from_bytes(hmac.digest(self._seed, contribution_id, "sha256"), "big")
         drawn = int(coin < self._threshold)
         self.drawn += drawn
-        kept = np.frombuffer(payload, dtype=np.uint8) * np.uint8(drawn)
-        kept += self._empty * np.uint8(1 - drawn)
-        return kept.tobytes()
+        counted_payload = np.frombuffer(payload, dtype=np.uint8) * np.uint8(drawn)
+        counted_payload += self._empty * np.uint8(1 - drawn)
+        return counted_payload.tobytes()
 
     def within_cap(self, totals: Mapping[str, Int64Array]) -> dict[str, Int64Array]:
         """The sums of ``counted`` payloads; zeros if more than the cap were drawn."""

@@ -108,7 +108,7 @@ class MaskedRound(EnclaveRound):
         return self._halves.page(start)
 
     def _resubmit(self, stored: Sequence[bytes]) -> None:
-        sealed, host_sha256 = zip(*((one[:-DIGEST_BYTES], one[-DIGEST_BYTES:]) for one in stored), strict=True)
+        sealed, host_sha256 = zip(*((row[:-DIGEST_BYTES], row[-DIGEST_BYTES:]) for row in stored), strict=True)
         self.submit(sealed, host_sha256=host_sha256)
 
     def _host_sha256(self, payload: bytes) -> bytes:
@@ -159,9 +159,9 @@ class HalfSet:
         """Digests from number ``start`` on, ascending, at most a page of them."""
         return b"".join(self._ascending()[start : start + PAGE])
 
-    def require(self, given: HostSum) -> None:
+    def require(self, host_sum: HostSum) -> None:
         """Raises PrivacyError unless ``given`` is over this set."""
-        if given.set_sha256 != set_sha256(self._task_sha256, self._round, self._ascending()):
+        if host_sum.set_sha256 != set_sha256(self._task_sha256, self._round, self._ascending()):
             raise PrivacyError(
                 f"the host's set of masked vectors differs from the enclave's in round {self._round}: nothing is "
                 "released; sum exactly the vectors that the enclave names"

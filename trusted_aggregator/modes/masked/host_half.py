@@ -68,10 +68,10 @@ class MaskedHost(EnclaveHost):
         return masked_sum(self._core, self._vectors, charged.task_sha256, charged.round, length=charged.host_part_bytes)
 
 
-def masked_submit(given: aggregator_pb2.SubmitRequest | aggregator_pb2.SubmitHeader, vector: bytes) -> Submit:
+def masked_submit(contribution: aggregator_pb2.SubmitRequest | aggregator_pb2.SubmitHeader, vector: bytes) -> Submit:
     """The enclave's part of a masked contribution."""
     digest = hashlib.sha256(vector).digest()
-    return Submit(given.task_sha256, given.round, given.sealed_contribution, digest)
+    return Submit(contribution.task_sha256, contribution.round, contribution.sealed_contribution, digest)
 
 
 def masked_sum(core: AggregatorCalls, vectors: Vectors, task_sha256: bytes, round: int, *, length: int) -> HostSum:

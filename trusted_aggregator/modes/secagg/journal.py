@@ -53,10 +53,10 @@ class Journal:
     def stored(self) -> list[secagg_state_pb2.SecAggPart]:
         """The parts of this attempt, in order. Raises StateError where one cannot be read."""
         try:
-            found = [secagg_state_pb2.SecAggPart.FromString(data) for data in self._parts.parts(*self._key)]
+            parts = [secagg_state_pb2.SecAggPart.FromString(data) for data in self._parts.parts(*self._key)]
         except DecodeError as error:
             raise StateError(f"a stored session of round {self._key[1]} is damaged") from error
-        return [part for part in found if part.attempt == self._attempt]
+        return [part for part in parts if part.attempt == self._attempt]
 
     def seconds_left(self, part: secagg_state_pb2.SecAggPart) -> float:
         """Seconds until the stage after ``part`` ends; negative where that has passed."""

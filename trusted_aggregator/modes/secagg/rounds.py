@@ -133,7 +133,9 @@ class SecAggRounds:
             if sum(not opened.failure for opened in self._rounds.values()) >= MOST_ROUNDS:
                 raise Busy(f"{MOST_ROUNDS} rounds of SecAgg+ are open here: try again later", *_LATER_SECONDS)
             data = request.SerializeToString()
-            used = {(one.task_sha256, one.round): one.attempts for one in read_attempts(self._state)}
+            used = {
+                (attempted.task_sha256, attempted.round): attempted.attempts for attempted in read_attempts(self._state)
+            }
             attempt = used.get(key, 0) - 1
             self._write(key, data, attempt=attempt)
             self._rounds[key] = _opened(definition, request, data, attempt=attempt)
@@ -158,16 +160,16 @@ class SecAggRounds:
 
     def keep_attempts(self) -> None:
         """Stores the number of the next session of each round, which outlives the round. Raises StateError."""
-        known = {(one.task_sha256, one.round): one.attempts for one in read_attempts(self._state)}
+        used_attempts = {(used.task_sha256, used.round): used.attempts for used in read_attempts(self._state)}
         with self._lock:
             for key, opened in self._rounds.items():
                 gathers = opened.session is not None and opened.session.gathering
-                known[key] = opened.attempt + (not gathers)
+                used_attempts[key] = opened.attempt + (not gathers)
         write_attempts(
             self._state,
             [
                 aggregator_pb2.UsedAttempts(task_sha256=task, round=round, attempts=max(attempts, 0))
-                for (task, round), attempts in list(known.items())[-MOST_ROUNDS:]
+                for (task, round), attempts in list(used_attempts.items())[-MOST_ROUNDS:]
             ],
         )
 

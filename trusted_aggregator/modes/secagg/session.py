@@ -212,16 +212,16 @@ class LiveSession:
         """Whether this client's vector is in the sum."""
         with self._changed:
             member = self._members.get(identity)
-            known = member is not None and hmac.compare_digest(member.token, token)
-            return member is not None and known and place_of(member.last) >= place_of(Stage.MASKED)
+            is_member = member is not None and hmac.compare_digest(member.token, token)
+            return member is not None and is_member and place_of(member.last) >= place_of(Stage.MASKED)
 
     def require_may_send(self, identity: bytes, token: bytes) -> None:
         """Returns if this client may send its masked vector now. Raises PrivacyError."""
         with self._changed:
             self._move()
             member = self._members.get(identity)
-            known = member is not None and hmac.compare_digest(member.token, token)
-            if not known or self._stage is not Stage.MASKED or self._phase is not Phase.RUNNING:
+            is_member = member is not None and hmac.compare_digest(member.token, token)
+            if not is_member or self._stage is not Stage.MASKED or self._phase is not Phase.RUNNING:
                 raise PrivacyError("the session expects no masked vector of this client now; request the session again")
 
     def require_ready(self) -> Survivors:
@@ -480,8 +480,8 @@ class LiveSession:
         elif kind == "unmasking":
             self._phase = Phase.UNMASKING
         elif kind == "unmasked":
-            found = who[part.unmasked.number]
-            self._take(found, self._members[found], part.unmasked.unmask)
+            client = who[part.unmasked.number]
+            self._take(client, self._members[client], part.unmasked.unmask)
         if kind in ("seats", "said", "summed"):
             self._end_step(server)
 

@@ -40,10 +40,10 @@ class LeafRound(EnclaveRound):
         return SealedPart(self.leaf, secret, header, self._exact_sums(), self.query.releases)
 
     def _parse(self, plaintext: bytes | bytearray) -> tuple[aggregator_pb2.Contribution, bytes]:
-        given, payload = super()._parse(plaintext)
-        if leaf_of(self.task_sha256, self.number, given.pseudonym, self._policy.leaves) != self.leaf:
+        contribution, payload = super()._parse(plaintext)
+        if leaf_of(self.task_sha256, self.number, contribution.pseudonym, self._policy.leaves) != self.leaf:
             raise ContributionRefused(Refusal.WRONG_LEAF)
-        return given, payload
+        return contribution, payload
 
     def _erase(self) -> None:
         super()._erase()

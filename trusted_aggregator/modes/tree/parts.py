@@ -108,7 +108,7 @@ class SealedPart:
         self._salt = os.urandom(HASH_BYTES)
         self._cipher = secret.cipher(self._salt)
         self._header = header.SerializeToString(deterministic=True)
-        self._sums = b"".join(np.ascontiguousarray(sums[one.name], dtype="<i8").tobytes() for one in releases)
+        self._sums = b"".join(np.ascontiguousarray(sums[release.name], dtype="<i8").tobytes() for release in releases)
         self.contributions = header.contributions
         self.pieces = pieces_of(releases)
 
