@@ -6,11 +6,13 @@ socket is all it has. ``warm_up`` runs before the doors close.
 
 from __future__ import annotations
 
+import functools
 import socket
 from collections.abc import Mapping, Sequence
 
 from distributor.enclave import BATCH, DistributorCore, Upload
 from distributor.rehearsal import rehearse
+from odp.enclave.calls import reply_of, routes_of
 from odp.enclave.channel import BatchRoute, Connection, Route, serve
 from odp.enclave.enclave_start import begin, evidence_reply
 from odp.enclave.guest import Guest
@@ -46,56 +48,45 @@ def routes(core: DistributorCore, identity: EnclaveIdentity) -> Mapping[str, Rou
     Selections that wait are answered together, since one pass over a table serves them all. Pieces of a model are taken
     by the thread that reads: they come in order, and copying them is all there is to do.
     """
-    calls = _Calls(core, identity)
+    calls = _Calls(core)
     return {
         "select": BatchRoute(calls.select, most=BATCH),
-        "evidence": Route("ask", calls.evidence),
-        "models": Route("ask", calls.models),
-        "check_room": Route("ask", calls.check_room),
-        "begin_model": Route(None, calls.begin_model),
+        "evidence": Route("ask", functools.partial(evidence_reply, identity)),
         "chunk": Route(None, calls.chunk),
-        "install": Route("change", calls.install),
-        "forget": Route("change", calls.forget),
+        **routes_of("ask", calls.models, calls.check_room),
+        **routes_of(None, calls.begin_model),
+        **routes_of("change", calls.install, calls.forget),
     }
 
 
 class _Calls:
-    """Converts messages to calls of the core and back; the core checks their content."""
+    """The calls of a host, each under the name of its field; the core checks their content."""
 
-    def __init__(self, core: DistributorCore, identity: EnclaveIdentity) -> None:
+    def __init__(self, core: DistributorCore) -> None:
         self._core = core
-        self._identity = identity
         self._upload: Upload | None = None
         self._refused: ConfigurationError | None = None
 
     def select(self, requests: Sequence[EnclaveRequest]) -> list[EnclaveReply | Exception]:
         questions = [(request.select.model_sha256, request.select.sealed_keys) for request in requests]
         return [
-            answer
-            if isinstance(answer, Exception)
-            else EnclaveReply(selected=distributor_pb2.SelectResponse(sealed_rows=answer))
+            answer if isinstance(answer, Exception) else reply_of(distributor_pb2.SelectResponse(sealed_rows=answer))
             for answer in self._core.select_many(questions)
         ]
 
-    def evidence(self, request: EnclaveRequest) -> EnclaveReply:
-        return evidence_reply(self._identity, request)
+    def models(self, request: enclave_pb2.AskModels) -> enclave_pb2.ModelIds:
+        return enclave_pb2.ModelIds(model_sha256=self._core.models())
 
-    def models(self, request: EnclaveRequest) -> EnclaveReply:
-        return EnclaveReply(models=enclave_pb2.ModelIds(model_sha256=self._core.models()))
+    def check_room(self, header: distributor_pb2.PublishHeader) -> None:
+        self._core.require_capacity(header.task, header.model)
 
-    def check_room(self, request: EnclaveRequest) -> EnclaveReply:
-        self._core.require_capacity(request.check_room.task, request.check_room.model)
-        return EnclaveReply(done=enclave_pb2.Done())
+    def forget(self, request: enclave_pb2.ForgetModel) -> None:
+        self._core.forget(request.model_sha256)
 
-    def forget(self, request: EnclaveRequest) -> EnclaveReply:
-        self._core.forget(request.forget.model_sha256)
-        return EnclaveReply(done=enclave_pb2.Done())
-
-    def begin_model(self, request: EnclaveRequest) -> EnclaveReply:
+    def begin_model(self, header: distributor_pb2.PublishHeader) -> None:
         # One at a time: the host has one lock around it, and a host without it only spoils its own models.
         self._upload = self._refused = None
-        self._upload = self._core.begin(request.begin_model.task, request.begin_model.model)
-        return EnclaveReply(done=enclave_pb2.Done())
+        self._upload = self._core.begin(header.task, header.model)
 
     def chunk(self, request: EnclaveRequest) -> None:
         if self._upload is None:
@@ -106,8 +97,8 @@ class _Calls:
             # Nobody waits for an answer to a piece; the one to ``install`` says it.
             self._upload, self._refused = None, error
 
-    def install(self, request: EnclaveRequest) -> EnclaveReply:
+    def install(self, request: enclave_pb2.InstallModel) -> enclave_pb2.ModelIds:
         upload, self._upload = self._upload, None
         if upload is None:
             raise self._refused or ConfigurationError("no model was begun")
-        return EnclaveReply(models=enclave_pb2.ModelIds(model_sha256=upload.finish()))
+        return enclave_pb2.ModelIds(model_sha256=upload.finish())

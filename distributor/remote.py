@@ -5,9 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from distributor.interface import UnknownModel
+from odp.enclave.calls import Call, Calls
 from odp.enclave.channel import Client, NotHeld
-from odp.v1 import attestation_pb2, common_pb2, distributor_pb2, enclave_pb2
-from odp.v1.enclave_pb2 import EnclaveRequest
+from odp.v1 import common_pb2
+from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
+from odp.v1.distributor_pb2 import PublishHeader, SelectRequest, SelectResponse
+from odp.v1.enclave_pb2 import (
+    AskModels,
+    Done,
+    EnclaveRequest,
+    ForgetModel,
+    InstallModel,
+    ModelIds,
+    TableChunk,
+)
+
+
+class DistributorCalls(Calls):
+    """The calls in the order in which a model goes through them; its tables come between the second and the third."""
+
+    evidence = Call(GetEvidenceRequest, GetEvidenceResponse)
+    check_room = Call(PublishHeader, Done)
+    begin_model = Call(PublishHeader, Done)
+    install = Call(InstallModel, ModelIds)
+    models = Call(AskModels, ModelIds)
+    select = Call(SelectRequest, SelectResponse)
+    forget = Call(ForgetModel, Done)
 
 
 class RemoteDistributor:
@@ -18,6 +41,7 @@ class RemoteDistributor:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._calls = DistributorCalls(client)
 
     def install_chunks(
         self,
@@ -26,36 +50,30 @@ class RemoteDistributor:
         chunks: Iterable[bytes],
     ) -> tuple[bytes, ...]:
         """See ``Distributor``; a model of 1 GiB passes in pieces, between which selections go on."""
-        header = distributor_pb2.PublishHeader(task=signed_task, model=signed_manifest)
-        self._client.call(EnclaveRequest(begin_model=header))
+        self._calls.begin_model(PublishHeader(task=signed_task, model=signed_manifest))
         for chunk in chunks:
-            self._client.post(EnclaveRequest(chunk=enclave_pb2.TableChunk(data=chunk)))
-        installed = self._client.call(EnclaveRequest(install=enclave_pb2.InstallModel()))
-        return tuple(installed.models.model_sha256)
+            self._client.post(EnclaveRequest(chunk=TableChunk(data=chunk)))
+        return tuple(self._calls.install(InstallModel()).model_sha256)
 
     def holds(self, model: bytes) -> bool:
         return model in self.models()
 
     def models(self) -> tuple[bytes, ...]:
         """The ids of all models held."""
-        reply = self._client.call(EnclaveRequest(models=enclave_pb2.AskModels()))
-        return tuple(reply.models.model_sha256)
+        return tuple(self._calls.models(AskModels()).model_sha256)
 
     def require_capacity(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
-        header = distributor_pb2.PublishHeader(task=signed_task, model=signed_manifest)
-        self._client.call(EnclaveRequest(check_room=header))
+        self._calls.check_room(PublishHeader(task=signed_task, model=signed_manifest))
 
     def forget(self, model_sha256: bytes) -> None:
-        self._client.call(EnclaveRequest(forget=enclave_pb2.ForgetModel(model_sha256=model_sha256)))
+        self._calls.forget(ForgetModel(model_sha256=model_sha256))
 
     def select(self, model_sha256: bytes, sealed_keys: bytes) -> bytes:
-        request = distributor_pb2.SelectRequest(model_sha256=model_sha256, sealed_keys=sealed_keys)
         try:
-            return self._client.call(EnclaveRequest(select=request)).selected.sealed_rows
+            return self._calls.select(SelectRequest(model_sha256=model_sha256, sealed_keys=sealed_keys)).sealed_rows
         except NotHeld:
             raise UnknownModel(model_sha256) from None
 
-    def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+    def evidence(self, nonce: bytes) -> GetEvidenceResponse:
         """Fresh evidence over a caller's nonce."""
-        request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
-        return self._client.call(EnclaveRequest(evidence=request)).evidence
+        return self._calls.evidence(GetEvidenceRequest(nonce=nonce))
