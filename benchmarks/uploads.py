@@ -20,6 +20,8 @@ from odp.algorithms.dense.grid import Grid
 from odp.algorithms.dense.rotated import RotatedGrid
 from odp.algorithms.dense.uploads import upload_of
 from odp.algorithms.registry import algorithm_for
+from odp.algorithms.release import charges_of
+from odp.privacy.events import GaussianRelease
 
 _FEATURES, _CLASSES, _USERS, _HELD, _TEST = 200, 10, 1_000, 30, 5_000
 _BITS = (32, 16, 12, 10, 8)
@@ -73,8 +75,9 @@ def trained(seeds: tuple[int, ...], *, users: int = _USERS, rounds: int = 20) ->
         )
         query = algorithm_for(task.definition()).query(0)
         accuracies = tuple(odp.simulate(task, people, seed=seed).metrics["test_accuracy"] for seed in seeds)
-        (release,) = query.releases
-        rows.append(Row(bits, query.payload_bytes, release.noise_std, accuracies))
+        (charge,) = charges_of(query)
+        assert isinstance(charge, GaussianRelease)
+        rows.append(Row(bits, query.payload_bytes, charge.noise_std, accuracies))
         progress(f"benchmarks: uploads: {bits} bits: accuracy {np.mean(accuracies):.4f}")
     noise = rows[0].noise
     return [Row(row.bits, row.payload_bytes, row.noise / noise, row.accuracies) for row in rows]
