@@ -35,9 +35,9 @@ _SEEDS = (1, 2, 3)
 def run(quick: bool) -> list[Figure]:
     """Figures of a synthetic population with the shape of MovieLens-1M, smaller if ``quick``."""
     if quick:
-        ratings = odp.synthetic_movielens(n_users=800, n_items=1000)
+        ratings = odp.data.synthetic_movielens(n_users=800, n_items=1000)
     else:
-        ratings = odp.synthetic_movielens(n_users=6040, n_items=3706, ratings_per_user=165.0)
+        ratings = odp.data.synthetic_movielens(n_users=6040, n_items=3706, ratings_per_user=165.0)
     return figures(ratings, users=100 if quick else 500, seeds=_SEEDS[:1] if quick else _SEEDS)
 
 

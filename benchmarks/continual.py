@@ -12,7 +12,7 @@ So whoever holds the independent releases can add noise of its own, of that diff
 Whatever can be computed of the stream, by any filter, can be computed of the independent releases as well, at the same
 lifetime ε. (For any signs and vectors of at least n numbers: the sensitivity is the root of the least sum of d with
 diag(d) >= X, by duality of the semidefinite programme, and the rest is the same.) What remains to choose are the shares
-d, which is what ``odp.Schedule`` does.
+d, which is what ``odp.living.Schedule`` does.
 
 ``run`` checks both claims in numbers, and measures what the noise makes of statistics that drift: sums of ratings above
 3.5 of each item over the last twelve weeks, as of ``drifting_ratings``, with the noise that DPAM's round of biases has.

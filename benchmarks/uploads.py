@@ -96,16 +96,16 @@ def markdown(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _people(users: int) -> odp.ExamplesSplit:
+def _people(users: int) -> odp.data.ExamplesSplit:
     generator = np.random.Generator(np.random.PCG64(7))
     own = users * _HELD
     features = generator.uniform(-1.0, 1.0, (own + _TEST, _FEATURES)).astype(np.float32)
     truth = generator.normal(size=(_FEATURES, _CLASSES)).astype(np.float32)
     scores = features @ truth + generator.normal(size=(len(features), _CLASSES)).astype(np.float32)
     kinds = scores.argmax(axis=1)
-    return odp.ExamplesSplit(
-        train=odp.UsersExamples.of_users(features[:own], kinds[:own], np.arange(own) % users),
-        test=odp.UsersExamples.of_users(features[own:], kinds[own:], np.zeros(_TEST, dtype=int)),
+    return odp.data.ExamplesSplit(
+        train=odp.data.UsersExamples.of_users(features[:own], kinds[:own], np.arange(own) % users),
+        test=odp.data.UsersExamples.of_users(features[own:], kinds[own:], np.zeros(_TEST, dtype=int)),
     )
 
 

@@ -214,7 +214,7 @@ class Device:
 
         The model is fetched whole, so nobody learns what the device reads of it, and the items are scored here. While
         nobody answers it is the last complete one. With ``level`` or ``explore``, as of ``device_runtime.recommend``,
-        each item has its range too; ``side`` is a file of ``odp.side_prior``. Returns why it may be outdated, or None.
+        each item has its range too; ``side`` is of ``odp.items.side_prior``. Returns why it may be outdated, or None.
 
         Raises as ``learn``; ServiceError also where the population has no model yet.
         """
@@ -267,7 +267,7 @@ class Device:
 
         ``index`` is a file of ``odp task export TASK items.index``, for catalogues of up to millions of items; or
         ``device_runtime.indexed_model`` of it, which checks the file once for several calls. ``candidates`` are numbers
-        of the items to choose from; ``population`` and ``sha256`` (as ``odp.ItemIndex`` has it) refuse other files.
+        of the items to choose from; ``population`` and ``sha256`` (of ``odp.items.ItemIndex``) refuse other files.
 
         Raises DataError for a damaged or another file, ConfigurationError for ``count``, StateError as ``rate``.
         """

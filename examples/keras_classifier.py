@@ -39,9 +39,9 @@ def main() -> None:
     owners = generator.integers(0, PEOPLE, 20 * PEOPLE)
     train, kinds = pictures(len(owners), generator)
     test, test_kinds = pictures(TESTS, generator)
-    people = odp.ExamplesSplit(
-        train=odp.UsersExamples.of_users(train.reshape(len(train), -1), kinds, owners),
-        test=odp.UsersExamples.of_users(test.reshape(TESTS, -1), test_kinds, np.zeros(TESTS, dtype=np.int64)),
+    people = odp.data.ExamplesSplit(
+        train=odp.data.UsersExamples.of_users(train.reshape(len(train), -1), kinds, owners),
+        test=odp.data.UsersExamples.of_users(test.reshape(TESTS, -1), test_kinds, np.zeros(TESTS, dtype=np.int64)),
         name="bars",
     )
 

@@ -23,7 +23,7 @@ import odp
 PEOPLE = 1000
 
 
-def invented_days(people: int, seed: int) -> odp.Ratings:
+def invented_days(people: int, seed: int) -> odp.data.Ratings:
     """Larks, commuters and owls: each hour is one that a person listens in with a probability of their kind."""
     generator = np.random.default_rng(seed)
     hours = np.arange(24)
@@ -36,7 +36,7 @@ def invented_days(people: int, seed: int) -> odp.Ratings:
     listens = generator.random((people, 24)) < kinds[generator.choice(3, size=people, p=[0.2, 0.5, 0.3])]
     person, hour = np.nonzero(listens)
     minutes = np.minimum(60.0, np.round(generator.gamma(3.0, 8.0, size=len(person))))
-    return odp.Ratings.from_triples("listening", person, hour, minutes, low=0, high=60, n_users=people, n_items=24)
+    return odp.data.Ratings.from_triples("listening", person, hour, minutes, low=0, high=60, n_users=people, n_items=24)
 
 
 def question() -> odp.Statistics:

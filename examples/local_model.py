@@ -40,7 +40,7 @@ def chances(columns: dict[str, np.ndarray]) -> np.ndarray:
     return 1 / (1 + np.exp(-numbers @ np.array(list(TRUE.values()))))
 
 
-def invented(people: int, seed: int) -> odp.ExampleColumns:
+def invented(people: int, seed: int) -> odp.data.ExampleColumns:
     """The table of each person has one row."""
     generator = np.random.default_rng(seed)
     columns = {
@@ -49,7 +49,7 @@ def invented(people: int, seed: int) -> odp.ExampleColumns:
         "hour": generator.uniform(0, 24, people).astype(np.float32),
     }
     columns["opened"] = (generator.random(people) < chances(columns)).astype(np.int64)
-    return odp.ExampleColumns.of_users(columns, np.arange(people))
+    return odp.data.ExampleColumns.of_users(columns, np.arange(people))
 
 
 def main() -> None:

@@ -57,9 +57,9 @@ task = odp.Task(
     cohort=odp.Cohort(minimum=500, goal=3600),
 )
 table = np.column_stack([features[name] for name in task.data.features]).astype(np.float32)
-people = odp.ExamplesSplit(
-    train=odp.UsersExamples.of_users(table[~test], opened[~test], user[~test]),
-    test=odp.UsersExamples.of_users(table[test], opened[test], user[test]),
+people = odp.data.ExamplesSplit(
+    train=odp.data.UsersExamples.of_users(table[~test], opened[~test], user[~test]),
+    test=odp.data.UsersExamples.of_users(table[test], opened[test], user[test]),
     name="notifications",
 )
 if chosen.save:

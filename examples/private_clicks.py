@@ -18,8 +18,8 @@ generator = np.random.default_rng(1)
 truth = generator.normal(size=FEATURES) * 3.0
 x = generator.uniform(-1, 1, (PEOPLE * EACH, FEATURES)).astype(np.float32)
 opened = (generator.random(len(x)) < 1 / (1 + np.exp(-x @ truth))).astype(np.float32)
-users = odp.UsersExamples.of_users(x, opened, np.arange(len(x)) // EACH)
-people = odp.ExamplesSplit(train=users, test=users)
+users = odp.data.UsersExamples.of_users(x, opened, np.arange(len(x)) // EACH)
+people = odp.data.ExamplesSplit(train=users, test=users)
 
 
 def train(direction_epsilon: float) -> odp.RunResult:

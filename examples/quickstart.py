@@ -13,7 +13,7 @@ mpl.use("Agg")
 from matplotlib import pyplot
 
 picture = sys.argv[1] if len(sys.argv) > 1 else "quickstart.png"
-ratings = odp.synthetic_movielens(n_users=600, n_items=80, ratings_per_user=30, seed=7)
+ratings = odp.data.synthetic_movielens(n_users=600, n_items=80, ratings_per_user=30, seed=7)
 task = odp.Task(
     name="films",
     model=odp.MatrixFactorization(items=ratings.n_items, rank=2),

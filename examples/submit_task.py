@@ -44,7 +44,7 @@ def main() -> None:
                     )
                     shown += 1
         if status.state != server_pb2.TaskStatus.STATE_FINISHED:
-            raise odp.ServiceError(f"the task ended early: {status.failure or 'cancelled'}")
+            raise odp.errors.ServiceError(f"the task ended early: {status.failure or 'cancelled'}")
         model = handle.model()
     # One row per item: noisy count, bias, how far to trust it, factors.
     np.save(given.model, model.keyed.rows)

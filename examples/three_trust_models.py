@@ -18,14 +18,14 @@ TRUSTS = ("aggregator", "shuffle", "local")
 BINS = 12
 
 
-def sessions(people: int, seed: int) -> odp.Ratings:
+def sessions(people: int, seed: int) -> odp.data.Ratings:
     """Everybody listens once or a few times, for some minutes each; most sessions are short."""
     generator = np.random.default_rng(seed)
     count = 1 + generator.poisson(2.0, size=people)
     person = np.repeat(np.arange(people), count)
     number = np.arange(len(person)) - np.repeat(np.cumsum(count) - count, count)
     minutes = np.minimum(60.0, np.round(generator.gamma(2.0, 9.0, size=len(person))))
-    return odp.Ratings.from_triples(
+    return odp.data.Ratings.from_triples(
         "sessions", person, number, minutes, low=0, high=60, n_users=people, n_items=int(count.max())
     )
 

@@ -31,11 +31,11 @@ def people(count: int, generator: np.random.Generator) -> tuple[np.ndarray, np.n
     return about.astype(np.float32), np.argsort(-wishes, axis=1)[:, :CHOSEN]
 
 
-def examples_of(about: np.ndarray, chosen: np.ndarray) -> odp.UsersExamples:
+def examples_of(about: np.ndarray, chosen: np.ndarray) -> odp.data.UsersExamples:
     """One example per person and chosen item, of class 1; devices draw the items of class 0 themselves."""
     owners = np.repeat(np.arange(len(about)), CHOSEN)
     features = np.column_stack((about[owners], chosen.reshape(-1))).astype(np.float32)
-    return odp.UsersExamples.of_users(features, np.ones(len(owners)), owners)
+    return odp.data.UsersExamples.of_users(features, np.ones(len(owners)), owners)
 
 
 def recall(scores: np.ndarray, chosen: np.ndarray) -> float:
@@ -83,7 +83,9 @@ def main() -> None:
     def show(result: RoundResult) -> None:
         print(f"round {result.round + 1:2}: ε spent {result.epsilon:.2f}")
 
-    split = odp.ExamplesSplit(train=examples_of(about, chosen), test=examples_of(new_about, new_chosen), name="items")
+    split = odp.data.ExamplesSplit(
+        train=examples_of(about, chosen), test=examples_of(new_about, new_chosen), name="items"
+    )
     run = odp.simulate(task, split, seed=1, on_round=show)
 
     # Item vectors are the same for all, and published. A device computes the vector of its person, and ranks by itself.

@@ -25,10 +25,10 @@ def main() -> None:
     parser.add_argument("--lifetime-epsilon", type=float, default=8.0)
     given = parser.parse_args()
 
-    schedule = odp.Schedule(
+    schedule = odp.living.Schedule(
         every="7d", horizon=f"{given.weeks}w", lifetime_epsilon=given.lifetime_epsilon, delta=1e-6
     )  # raises PrivacyError if the budget is too small
-    found = odp.retrain(
+    found = odp.living.retrain(
         schedule,
         drifting_ratings(weeks=schedule.trainings, n_users=1500, n_items=200),
         on_training=lambda done: print(

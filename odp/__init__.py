@@ -1,34 +1,28 @@
 """ODP: on-device personalization with user-level differential privacy that anyone can check.
 
-``import odp`` is all a developer needs: a model, a task, a simulation, a connection to a server. The names below are
-loaded when first used, so that the import stays fast and brings no heavy library with it.
+``import odp`` is all a developer needs: a model, a task, a simulation, a connection to a server. More is in
+``odp.data``, ``odp.items``, ``odp.living``, ``odp.mechanisms`` and ``odp.errors``. Names and modules are loaded when
+first used, so that the import stays fast and brings no heavy library with it.
 """
 
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING
 
-from odp.errors import (
-    AttestationError,
-    BudgetExceeded,
-    ConfigurationError,
-    ContributionRefused,
-    DataError,
-    DiskFull,
-    OdpError,
-    PrivacyError,
-    ServiceError,
-    ServiceUnavailable,
-    StateError,
-)
+from odp.errors import OdpError
 
 if TYPE_CHECKING:
     from device_runtime.sdk import Device, Learned, Limits
+    from odp import data as data
+    from odp import errors as errors
+    from odp import isolated as isolated
+    from odp import items as items
+    from odp import living as living
+    from odp import mechanisms as mechanisms
     from odp.algorithms.dpam.config import DPAM
     from odp.algorithms.dpam.data import RatingsData
-    from odp.algorithms.dpam.side_prior import side_prior
-    from odp.algorithms.dpam.warm_start import warm_start
     from odp.algorithms.dpftrl.config import DPFTRL
     from odp.algorithms.dpsgd.config import DPSGD
     from odp.algorithms.draw_and_discard.config import DrawAndDiscard
@@ -43,52 +37,23 @@ if TYPE_CHECKING:
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.algorithms.statistics.task import Statistics
     from odp.broadcast.config import Broadcast
-    from odp.catalogues.catalogue import Catalogue
-    from odp.classifier import Classifier
-    from odp.classifier_export import export_classifier
     from odp.client import Connection, connect
     from odp.count_usable import CountUsable
-    from odp.datasets import Ratings, load, random_split, synthetic_movielens
-    from odp.datasets.examples import ExamplesSplit, UsersExamples
-    from odp.datasets.texts import UsersTexts, synthetic_words
+    from odp.datasets import load
     from odp.isolated import IsolatedService
-    from odp.item_export import export_items
-    from odp.living_model import LivingModel
     from odp.models.events import Events
-    from odp.models.example_columns import ExampleColumns
-    from odp.models.example_tables import load_examples
     from odp.models.examples import Examples
     from odp.models.features import Category, Tensor, Text
     from odp.models.glm import Glm
-    from odp.models.item_files import load_items
-    from odp.models.item_table import ItemTable
     from odp.models.litert.compiled_model import CompiledModel
     from odp.models.litert.keras_model import KerasModel
     from odp.models.litert.two_tower import TwoTower
     from odp.models.local_training import Reconstruction
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.models.rated_items import RatedItems
-    from odp.models.side_prior import SidePrior
-    from odp.models.warm_start import WarmStart
-    from odp.privacy.mechanisms.categorical import UnaryEncoding
-    from odp.privacy.mechanisms.local_means import GaussianMean, LaplaceMean
-    from odp.privacy.mechanisms.privunit import PrivUnit
-    from odp.privacy.mechanisms.privunit_infinity import PrivUnitInfinity
-    from odp.privacy.mechanisms.random_source import RandomSource
-    from odp.privacy.mechanisms.randomized_response import RandomizedResponse
-    from odp.privacy.mechanisms.scalar import GridScalar, ScalarDP, ScalarRelDP
-    from odp.privacy.mechanisms.separated import SeparatedVector
-    from odp.privacy.reconstruction import ReconstructionCertificate, dictionary_breach, projection_breach
-    from odp.privacy.shuffling import amplified_epsilon, amplified_epsilon_binary, amplified_epsilon_k_rr
     from odp.protocol.terms import Cohort, UserLevelDP
-    from odp.public_tables.table import Table
-    from odp.schedule import Schedule
-    from odp.schedule_limits import DeviceLimits
-    from odp.serving.index_file import open_index
-    from odp.serving.item_index import ItemIndex
     from odp.simulation.comparing import Comparison, compare
     from odp.simulation.engine import RunResult, simulate
-    from odp.simulation.retraining import Retraining, retrain
     from odp.simulation.tuning import Tuning, tune
     from odp.task import Task
     from odp.task_file import load_task
@@ -102,14 +67,10 @@ _HOME = {
     "DPFedAvg": "odp.algorithms.fedavg.config",
     "DPFTRL": "odp.algorithms.dpftrl.config",
     "DPSGD": "odp.algorithms.dpsgd.config",
-    "ExampleColumns": "odp.models.example_columns",
     "DrawAndDiscard": "odp.algorithms.draw_and_discard.config",
     "Evaluation": "odp.algorithms.model_evaluation.task",
     "Examples": "odp.models.examples",
-    "ExamplesSplit": "odp.datasets.examples",
-    "UsersExamples": "odp.datasets.examples",
     "Glm": "odp.models.glm",
-    "Catalogue": "odp.catalogues.catalogue",
     "Category": "odp.models.features",
     "Tensor": "odp.models.features",
     "Text": "odp.models.features",
@@ -125,183 +86,160 @@ _HOME = {
     "ImplicitData": "odp.algorithms.implicit.data",
     "IsolatedService": "odp.isolated",
     "KerasModel": "odp.models.litert.keras_model",
-    "LivingModel": "odp.living_model",
     "MatrixFactorization": "odp.models.matrix_factorization",
     "Mean": "odp.algorithms.statistics.config",
     "Number": "odp.algorithms.draw_and_discard.features",
-    "Ratings": "odp.datasets",
     "PersonalTraining": "odp.algorithms.model_evaluation.task",
     "PrivateFL": "odp.algorithms.private_fl.config",
     "Quantiles": "odp.algorithms.quantiles.task",
     "RatedItems": "odp.models.rated_items",
     "RatingsData": "odp.algorithms.dpam.data",
     "Reconstruction": "odp.models.local_training",
-    "Retraining": "odp.simulation.retraining",
     "RunResult": "odp.simulation.engine",
-    "Schedule": "odp.schedule",
-    "DeviceLimits": "odp.schedule_limits",
     "Statistics": "odp.algorithms.statistics.task",
-    "Table": "odp.public_tables.table",
     # The names here that a service provides: what an app embeds.
     "Device": "device_runtime.sdk",
     "Learned": "device_runtime.sdk",
     "Limits": "device_runtime.sdk",
     "Task": "odp.task",
-    "SidePrior": "odp.models.side_prior",
-    "WarmStart": "odp.models.warm_start",
-    "side_prior": "odp.algorithms.dpam.side_prior",
-    "warm_start": "odp.algorithms.dpam.warm_start",
     "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.protocol.terms",
-    # Reports that are private by themselves.
-    "GaussianMean": "odp.privacy.mechanisms.local_means",
-    "GridScalar": "odp.privacy.mechanisms.scalar",
-    "LaplaceMean": "odp.privacy.mechanisms.local_means",
-    "PrivUnit": "odp.privacy.mechanisms.privunit",
-    "PrivUnitInfinity": "odp.privacy.mechanisms.privunit_infinity",
-    "RandomSource": "odp.privacy.mechanisms.random_source",
-    "RandomizedResponse": "odp.privacy.mechanisms.randomized_response",
-    "ScalarDP": "odp.privacy.mechanisms.scalar",
-    "ScalarRelDP": "odp.privacy.mechanisms.scalar",
-    "SeparatedVector": "odp.privacy.mechanisms.separated",
-    "UnaryEncoding": "odp.privacy.mechanisms.categorical",
-    "UsersTexts": "odp.datasets.texts",
     "compare": "odp.simulation.comparing",
     "connect": "odp.client",
-    "ItemIndex": "odp.serving.item_index",
-    "ItemTable": "odp.models.item_table",
-    "Classifier": "odp.classifier",
-    "export_classifier": "odp.classifier_export",
-    "export_items": "odp.item_export",
     "load": "odp.datasets",
-    "load_examples": "odp.models.example_tables",
-    "load_items": "odp.models.item_files",
     "load_task": "odp.task_file",
-    "open_index": "odp.serving.index_file",
-    "random_split": "odp.datasets",
-    "retrain": "odp.simulation.retraining",
     "simulate": "odp.simulation.engine",
-    "synthetic_movielens": "odp.datasets",
-    "synthetic_words": "odp.datasets.texts",
     "Tuning": "odp.simulation.tuning",
     "tune": "odp.simulation.tuning",
-    "ReconstructionCertificate": "odp.privacy.reconstruction",
-    "amplified_epsilon": "odp.privacy.shuffling",
-    "amplified_epsilon_binary": "odp.privacy.shuffling",
-    "amplified_epsilon_k_rr": "odp.privacy.shuffling",
-    "dictionary_breach": "odp.privacy.reconstruction",
-    "projection_breach": "odp.privacy.reconstruction",
 }
 
 __all__ = [
     "DPAM",
     "DPFTRL",
     "DPSGD",
-    "AttestationError",
     "Boolean",
     "Broadcast",
-    "BudgetExceeded",
-    "Catalogue",
     "Category",
-    "Classifier",
     "Cohort",
     "Comparison",
     "CompiledModel",
-    "ConfigurationError",
     "Connection",
-    "ContributionRefused",
     "CountUsable",
     "DPFedAvg",
-    "DataError",
     "Device",
-    "DeviceLimits",
-    "DiskFull",
     "DrawAndDiscard",
     "Evaluation",
     "Events",
-    "ExampleColumns",
     "Examples",
-    "ExamplesSplit",
-    "GaussianMean",
     "Glm",
-    "GridScalar",
     "HeavyHitters",
     "Histogram",
     "ImplicitDPAM",
     "ImplicitData",
     "IsolatedService",
-    "ItemIndex",
-    "ItemTable",
     "KerasModel",
-    "LaplaceMean",
     "Learned",
     "Limits",
-    "LivingModel",
     "MatrixFactorization",
     "Mean",
     "Number",
     "OdpError",
     "PersonalTraining",
-    "PrivUnit",
-    "PrivUnitInfinity",
-    "PrivacyError",
     "PrivateFL",
     "Quantiles",
-    "RandomSource",
-    "RandomizedResponse",
     "RatedItems",
-    "Ratings",
     "RatingsData",
     "Reconstruction",
-    "ReconstructionCertificate",
-    "Retraining",
     "RunResult",
-    "ScalarDP",
-    "ScalarRelDP",
-    "Schedule",
-    "SeparatedVector",
-    "ServiceError",
-    "ServiceUnavailable",
-    "SidePrior",
-    "StateError",
     "Statistics",
-    "Table",
     "Task",
     "Tensor",
     "Text",
     "Tuning",
     "TwoTower",
-    "UnaryEncoding",
     "UserLevelDP",
-    "UsersExamples",
-    "UsersTexts",
-    "WarmStart",
-    "amplified_epsilon",
-    "amplified_epsilon_binary",
-    "amplified_epsilon_k_rr",
     "compare",
     "connect",
-    "dictionary_breach",
-    "export_classifier",
-    "export_items",
     "load",
-    "load_examples",
-    "load_items",
     "load_task",
-    "open_index",
-    "projection_breach",
-    "random_split",
-    "retrain",
-    "side_prior",
     "simulate",
-    "synthetic_movielens",
-    "synthetic_words",
     "tune",
-    "warm_start",
 ]
+
+#: Modules whose names are public, too; each is loaded when first used.
+_MODULES = ("data", "errors", "isolated", "items", "living", "mechanisms")
+
+# Names that were here before those modules had them, until the version below.
+_MOVED = {
+    "AttestationError": "errors",
+    "BudgetExceeded": "errors",
+    "Catalogue": "items",
+    "Classifier": "items",
+    "ConfigurationError": "errors",
+    "ContributionRefused": "errors",
+    "DataError": "errors",
+    "DeviceLimits": "living",
+    "DiskFull": "errors",
+    "ExampleColumns": "data",
+    "ExamplesSplit": "data",
+    "GaussianMean": "mechanisms",
+    "GridScalar": "mechanisms",
+    "ItemIndex": "items",
+    "ItemTable": "items",
+    "LaplaceMean": "mechanisms",
+    "LivingModel": "living",
+    "PrivUnit": "mechanisms",
+    "PrivUnitInfinity": "mechanisms",
+    "PrivacyError": "errors",
+    "RandomSource": "mechanisms",
+    "RandomizedResponse": "mechanisms",
+    "Ratings": "data",
+    "ReconstructionCertificate": "mechanisms",
+    "Retraining": "living",
+    "ScalarDP": "mechanisms",
+    "ScalarRelDP": "mechanisms",
+    "Schedule": "living",
+    "SeparatedVector": "mechanisms",
+    "ServiceError": "errors",
+    "ServiceUnavailable": "errors",
+    "SidePrior": "items",
+    "StateError": "errors",
+    "Table": "data",
+    "UnaryEncoding": "mechanisms",
+    "UsersExamples": "data",
+    "UsersTexts": "data",
+    "WarmStart": "items",
+    "amplified_epsilon": "mechanisms",
+    "amplified_epsilon_binary": "mechanisms",
+    "amplified_epsilon_k_rr": "mechanisms",
+    "dictionary_breach": "mechanisms",
+    "export_classifier": "items",
+    "export_items": "items",
+    "load_examples": "data",
+    "load_items": "items",
+    "open_index": "items",
+    "projection_breach": "mechanisms",
+    "random_split": "data",
+    "retrain": "living",
+    "side_prior": "items",
+    "synthetic_movielens": "data",
+    "synthetic_words": "data",
+    "warm_start": "items",
+}
+_GONE_WITH = "0.2"
 
 
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"odp.{name}")
+    if name in _MOVED:
+        place = f"odp.{_MOVED[name]}"
+        warnings.warn(
+            f"odp.{name} is {place}.{name}; version {_GONE_WITH} removes the name odp.{name}",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(importlib.import_module(place), name)
     if name in _HOME:
         from odp._own_packages import check_own_packages
 
@@ -315,4 +253,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_MODULES, "__version__"])

@@ -38,7 +38,7 @@ class Classifier:
     Attributes:
       definition: of its task, an ``odp.v1.TaskDefinition``: what it reads of an example, and the names of its classes.
       parameters: float32 [size].
-      facts: about its privacy, as ``odp.export_items`` lists them.
+      facts: about its privacy, as ``odp.items.export_items`` lists them.
 
     Raises:
       ConfigurationError: the task trains no model of classes, or one with layers that stay on devices.
@@ -79,7 +79,8 @@ class Classifier:
         """The likeliest class of each example, [n]: its name as text, or its number as int64 where the task names none.
 
         Args:
-          columns: by name, a data frame, or what ``odp.load_examples`` gives; others than the task's features are not
+          columns: by name, a data frame, or what ``odp.data.load_examples`` gives; others than the task's features are
+          not
             looked at.
 
         Raises:
@@ -123,7 +124,7 @@ class Classifier:
         """Reads a file of ``save``. Raises DataError: it is missing or none; ConfigurationError as the class."""
         with arrays_of(path, "not a readable file of a classifier") as file:
             if not set(_ARRAYS) <= set(file.files) or str(file["format"]) != _FORMAT:
-                raise DataError(f"{path}: not a file of a classifier, as odp.Classifier.save writes it")
+                raise DataError(f"{path}: not a file of a classifier, as odp.items.Classifier.save writes it")
             definition, parameters, facts = file["definition"].tobytes(), file["parameters"], str(file["facts"])
         try:
             return cls(definition, parameters.astype(np.float32), dict(json.loads(facts)))

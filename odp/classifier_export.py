@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def export_classifier(source: FinishedRun | TaskHandle, path: str | Path | None = None) -> Classifier:
     """The trained model of classes, which names them as its task does; written to a file where ``path`` says so.
 
-    ``facts`` of the result are those of ``odp.export_items``: of a server's task, the release that the model ends with
-    is checked, and the signature is the attested aggregator's where reference values are given.
+    ``facts`` of the result are those of ``odp.items.export_items``: of a server's task, the release that the model ends
+    with is checked, and the signature is the attested aggregator's where reference values are given.
 
     Args:
       source: what ``odp.simulate`` returned, or the handle of a task of a server.
-      path: of an .npz file, which is written whole or not at all; ``odp.Classifier.load`` reads it.
+      path: of an .npz file, which is written whole or not at all; ``odp.items.Classifier.load`` reads it.
 
     Raises:
       ConfigurationError: the task trains no model of classes, has released nothing yet, or the file cannot be written.

@@ -30,13 +30,28 @@ A caller writes::
 
     try:
         odp.connect("localhost:7100").submit(task)
-    except odp.ServiceUnavailable as error:
+    except odp.errors.ServiceUnavailable as error:
         print(error)          # one line: what was wrong, where, what to do
 """
 
 from __future__ import annotations
 
 import enum
+
+#: What callers of ``import odp`` catch; the others are more exact, and each is one of these.
+__all__ = [
+    "AttestationError",
+    "BudgetExceeded",
+    "ConfigurationError",
+    "ContributionRefused",
+    "DataError",
+    "DiskFull",
+    "OdpError",
+    "PrivacyError",
+    "ServiceError",
+    "ServiceUnavailable",
+    "StateError",
+]
 
 
 class OdpError(Exception):

@@ -107,12 +107,12 @@ def export_items(
     """Writes the items of a trained recommender to a file for other tools, and returns them.
 
     The ending chooses the form: .npz; .parquet, with the extra ``data``; .onnx, with the extra ``onnx``, a graph from
-    users' vectors to scores; .index, rows of int8 that devices scan (``odp.ItemIndex``). Facts in each: ``privacy``,
-    ``epsilon``, ``delta``, ``adjacency``, ``task``, ``population``, ``definition_sha256``, ``model_version``,
-    ``signature`` and, of a server's task, ``release_round``, ``release_sha256`` and ``signed_by``. The signature is the
-    attested aggregator's, over the release that the model ends with; the server made the items of such releases.
-    ``epsilon`` is that of this task alone: items that began with the release of another task tell of that one as well,
-    and of a living model ``Standing.epsilon`` is the sum.
+    users' vectors to scores; .index, rows of int8 that devices scan (``odp.items.ItemIndex``). Facts in each:
+    ``privacy``, ``epsilon``, ``delta``, ``adjacency``, ``task``, ``population``, ``definition_sha256``,
+    ``model_version``, ``signature`` and, of a server's task, ``release_round``, ``release_sha256`` and ``signed_by``.
+    The signature is the attested aggregator's, over the release that the model ends with; the server made the items of
+    such releases. ``epsilon`` is that of this task alone: items that began with the release of another task tell of
+    that one as well, and of a living model ``Standing.epsilon`` is the sum.
 
     Args:
       source: what ``odp.simulate`` returned, or the handle of a task of a server.

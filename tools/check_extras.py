@@ -34,7 +34,7 @@ PROMISES = {
     "dashboard": "import starlette, uvicorn; print(uvicorn.__version__)",
     "docs": "import mkdocs, material, mkdocstrings; print('site')",
 }
-_CORE = "import odp; print(odp.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=6, seed=1).n_users)"
+_CORE = "import odp; print(odp.data.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=6, seed=1).n_users)"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -48,7 +48,7 @@ def run(quick: bool) -> list[Figure]:
 
 def _workload(shape: dict[str, int], *, rank: int) -> Callable[..., None]:
     """A simulation without noise on data of ``shape``; takes an engine, and without one runs here."""
-    data = odp.random_split(_invented(seed=1, **shape), seed=1)
+    data = odp.data.random_split(_invented(seed=1, **shape), seed=1)
     task = odp.Task(
         name="benchmark",
         model=odp.MatrixFactorization(items=shape["n_items"], rank=rank),
@@ -64,8 +64,8 @@ def _workload(shape: dict[str, int], *, rank: int) -> Callable[..., None]:
     return simulate
 
 
-def _invented(*, n_users: int, n_items: int, ratings_per_user: int, seed: int) -> odp.Ratings:
-    return odp.synthetic_movielens(n_users=n_users, n_items=n_items, ratings_per_user=ratings_per_user, seed=seed)
+def _invented(*, n_users: int, n_items: int, ratings_per_user: int, seed: int) -> odp.data.Ratings:
+    return odp.data.synthetic_movielens(n_users=n_users, n_items=n_items, ratings_per_user=ratings_per_user, seed=seed)
 
 
 def _on(workers: int, measured: Callable[..., None], warming: Callable[..., None]) -> float:

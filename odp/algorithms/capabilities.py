@@ -259,7 +259,7 @@ class Starting(Protocol):
     """An algorithm whose trained items can begin other models."""
 
     def warm_start(self, model: ModelVersion, item_keys: Sequence[str]) -> WarmStart:
-        """The items of ``model``, as ``odp.warm_start``."""
+        """The items of ``model``, as ``odp.items.warm_start``."""
         ...
 
 

@@ -106,7 +106,7 @@ def takes_table(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def takes_labelled_table(command: Callable[..., None]) -> Callable[..., None]:
-    """The same with those of labelled examples, which are arguments of ``odp.load_examples``."""
+    """The same with those of labelled examples, which are arguments of ``odp.data.load_examples``."""
     return _with_options(command, {**_OPTIONS, **_LABELLED})
 
 

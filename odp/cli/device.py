@@ -223,7 +223,7 @@ def recommend(
     ] = False,
     side: Annotated[
         Path | None,
-        typer.Option(help="Begin at what the person says of themselves: a file of odp.side_prior.", exists=True),
+        typer.Option(help="Begin at what the person says of themselves: a file of odp.items.side_prior.", exists=True),
     ] = None,
     titles: Annotated[
         str | None,

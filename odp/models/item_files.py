@@ -60,7 +60,7 @@ def save(table: ItemTable, path: Path) -> None:
 
 
 def load_items(path: str | Path) -> ItemTable:
-    """The items of an .npz or .parquet file that ``odp.export_items`` wrote.
+    """The items of an .npz or .parquet file that ``odp.items.export_items`` wrote.
 
     Raises:
       ConfigurationError: another ending, or a missing extra.

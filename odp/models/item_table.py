@@ -67,7 +67,7 @@ class ItemTable:
     Attributes:
       keys: of the items [m], distinct and not empty.
       columns: the numbers, m rows each.
-      facts: name -> text; see ``odp.export_items``.
+      facts: name -> text; see ``odp.items.export_items``.
 
     Raises:
       ConfigurationError: a key is empty or stands twice.

@@ -67,7 +67,8 @@ class MatrixFactorization:
             item_keys = None if start is None else self.catalogue.keys
         if start is not None and not isinstance(start, WarmStart):
             raise ConfigurationError(
-                f"Expected start to be an odp.WarmStart (got {type(start).__name__}): odp.WarmStart.load reads a file"
+                f"Expected start to be an odp.items.WarmStart (got {type(start).__name__}): "
+                "odp.items.WarmStart.load reads a file"
             )
         if (start is None) != (item_keys is None):
             raise ConfigurationError("Expected start and item_keys together: keys say which items are the start's")
@@ -99,7 +100,9 @@ class MatrixFactorization:
 
     def _check_catalogue(self, catalogue: Catalogue) -> None:
         if not isinstance(catalogue, Catalogue):
-            raise ConfigurationError(f"Expected catalogue to be an odp.Catalogue, got a {type(catalogue).__name__}")
+            raise ConfigurationError(
+                f"Expected catalogue to be an odp.items.Catalogue, got a {type(catalogue).__name__}"
+            )
         catalogue.require_items(self.items)
 
     @property

@@ -81,7 +81,7 @@ class RatedItems:
         if self.catalogue is not None:
             if not isinstance(self.catalogue, Catalogue):
                 raise ConfigurationError(
-                    f"Expected catalogue to be an odp.Catalogue, got a {type(self.catalogue).__name__}"
+                    f"Expected catalogue to be an odp.items.Catalogue, got a {type(self.catalogue).__name__}"
                 )
             self.catalogue.require_items(self.items)
 

@@ -99,7 +99,7 @@ class SidePrior:
         """Raises ConfigurationError where the item rows [m, width] of a model are not those that it was made for."""
         if items_sha256(item_rows) != self.items_sha256:
             raise ConfigurationError(
-                "Expected a side prior of this very model: make it again by odp.side_prior after each training"
+                "Expected a side prior of this very model: make it again by odp.items.side_prior after each training"
             )
 
     def save(self, path: Path) -> None:
@@ -139,7 +139,7 @@ class SidePrior:
         except ConfigurationError as error:
             raise DataError(f"{path} is a damaged side prior: {error}") from error
         except UNREADABLE as error:
-            raise DataError(f"{path} is no side prior; write one by odp.side_prior(..).save(path)") from error
+            raise DataError(f"{path} is no side prior; write one by odp.items.side_prior(..).save(path)") from error
 
 
 def items_sha256(item_rows: Float32Array) -> bytes:

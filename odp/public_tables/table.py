@@ -6,7 +6,7 @@ task is, but it is none: every party that trains, sums or charges refuses it.
 
 Example::
 
-    table = odp.Table("genres", rows=np.eye(18)[genre_of_item], encoding="int8")
+    table = odp.data.Table("genres", rows=np.eye(18)[genre_of_item], encoding="int8")
     odp.connect("127.0.0.1:7200").publish_table(table)
 """
 

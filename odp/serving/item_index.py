@@ -49,7 +49,7 @@ class ItemIndex:
       keys: of the items.
       task: the signed task of the model, serialized; without a signature for a simulation.
       tables: the dense tables of the model, float32 [n, width], by name.
-      facts: name -> text, as ``odp.export_items`` has them.
+      facts: name -> text, as ``odp.items.export_items`` has them.
       version: of the model.
       sha256: of the index's file, in hexadecimal digits.
     """

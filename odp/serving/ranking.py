@@ -129,7 +129,7 @@ def index_of_model(
       task: signed; without a signature for a simulation.
       model: the whole model.
       keys: of its items, in the order of their numbers.
-      facts: name -> text, as of ``odp.ItemTable``.
+      facts: name -> text, as of ``odp.items.ItemTable``.
 
     Raises:
       ConfigurationError: the task's items cannot be served so, or keys are empty or stand twice.

@@ -249,9 +249,11 @@ def simulate(
             return simulate_search(task, algorithm, population, seed=seed, noise=noise)
         return answers.simulate_answers(task, population, seed=seed, noise=noise)
     if isinstance(population, UsersTexts):
-        raise ConfigurationError("Expected odp.UsersTexts with a question about words, such as an odp.HeavyHitters")
+        raise ConfigurationError(
+            "Expected odp.data.UsersTexts with a question about words, such as an odp.HeavyHitters"
+        )
     if isinstance(population, UsersExamples):
-        raise ConfigurationError("Expected an odp.ExamplesSplit, whose test examples are public, with an odp.Task")
+        raise ConfigurationError("Expected an odp.data.ExamplesSplit, whose test examples are public, with an odp.Task")
     started = time.perf_counter()
     split = random_split(population, seed=seed) if isinstance(population, Ratings) else population
     definition = task.definition()
@@ -470,7 +472,7 @@ def check_users(task: Task, users: Ratings | UsersExamples, *, name: str) -> Non
     Raises ConfigurationError for labelled examples of a task of ratings.
     """
     if isinstance(users, UsersExamples) and isinstance(task.model, MatrixFactorization):
-        raise ConfigurationError(f"Expected odp.Ratings for task {task.name!r}, not labelled examples")
+        raise ConfigurationError(f"Expected odp.data.Ratings for task {task.name!r}, not labelled examples")
     most, way = task.cohort.most_contributions, "raise it"
     taken = f"most_contributions={most} of the task's cohort"
     cohort = task.definition().cohort

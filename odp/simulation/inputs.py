@@ -69,7 +69,7 @@ def require_kinds(task: object, population: object) -> None:
         loader = "load_examples" if isinstance(task, Task) and isinstance(task.data, Examples) else "load"
         way = f"; odp.{loader}({str(population)!r}) loads a data set" if named else ""
         raise ConfigurationError(
-            f"Expected population to be odp.Ratings or a Split, got a {type(population).__name__}{way}"
+            f"Expected population to be odp.data.Ratings or a Split, got a {type(population).__name__}{way}"
         )
     users = population.train if isinstance(population, ExamplesSplit) else population
     if isinstance(users, UsersExamples) and isinstance(task, Task):

@@ -220,7 +220,7 @@ def read_for(task: Task | DrawAndDiscard, source: object, columns: LabelledColum
 
     Raises:
       ConfigurationError: the task is not of labelled examples.
-      DataError: as ``odp.load_examples``.
+      DataError: as ``odp.data.load_examples``.
     """
     reads = task.terms().features.local_table(most_rows=1) if isinstance(task, DrawAndDiscard) else task.data
     if not isinstance(reads, (LocalTable, Examples)):

@@ -2,8 +2,8 @@
 
 ::
 
-    schedule = odp.Schedule(every="7d", horizon="2y", lifetime_epsilon=20.0, delta=1e-6)
-    found = odp.retrain(schedule, drifting_ratings(weeks=schedule.trainings))
+    schedule = odp.living.Schedule(every="7d", horizon="2y", lifetime_epsilon=20.0, delta=1e-6)
+    found = odp.living.retrain(schedule, drifting_ratings(weeks=schedule.trainings))
     found.rows, found.draw("error.png")
 
 A training is what ``odp.simulate`` runs: the task of a preset for the data of its week, with the share of the budget
@@ -169,7 +169,7 @@ def retrain(
         if split.train.implicit:
             raise DataError(
                 f"the data set {split.train.name!r} holds implicit feedback, and this measures errors of ratings: "
-                "simulate each training with odp.simulate, and odp.warm_start(.., task=..) between them"
+                "simulate each training with odp.simulate, and odp.items.warm_start(.., task=..) between them"
             )
         if not number and not split.test.n_ratings:
             raise DataError(

@@ -35,7 +35,7 @@ def simulate_search(
     started = time.perf_counter()
     if not isinstance(population, UsersTexts):
         raise ConfigurationError(
-            f"Expected odp.UsersTexts with odp.{type(task).__name__}, got a {type(population).__name__}"
+            f"Expected odp.data.UsersTexts with odp.{type(task).__name__}, got a {type(population).__name__}"
         )
     most = algorithm.query(0).maximum
     if not 0 < population.n_users <= most:

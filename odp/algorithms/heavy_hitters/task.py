@@ -10,7 +10,7 @@ Example::
         privacy=odp.UserLevelDP(epsilon=2, delta=1e-7),
         cohort=odp.Cohort(minimum=10_000, goal=100_000),
     )
-    odp.simulate(task, odp.synthetic_words(n_users=100_000)).results.top(10)
+    odp.simulate(task, odp.data.synthetic_words(n_users=100_000)).results.top(10)
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class EvaluationPopulation:
             table = UsableTable.of_ratings(terms.model, users)
             return table, table.source, None
         if terms.examples is None:
-            raise DataError("Expected odp.Ratings with an odp.RatedItems")
+            raise DataError("Expected odp.data.Ratings with an odp.RatedItems")
         table = UsableTable.of(terms.model, terms.examples, users)
         if terms.ranked:
             table = table.only(terms.testable(table.targets), otherwise="whose item was not chosen")

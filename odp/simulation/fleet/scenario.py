@@ -57,7 +57,7 @@ class Data:
       source: ratings: a data set that `odp simulate --data` takes.
       examples: labelled examples: a table that `odp device run --data` takes, or an npz file that its --examples takes.
       events: events of apps: a file with a JSON object per line, of ``user``, ``service``, ``type`` and ``data``.
-      columns: of a table, arguments of ``odp.load`` or ``odp.load_examples``, such as ``{"user": "reader"}``.
+      columns: of a table, arguments of ``odp.load`` or ``odp.data.load_examples``, such as ``{"user": "reader"}``.
     """
 
     source: str | None = None
