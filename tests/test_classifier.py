@@ -33,7 +33,7 @@ def run() -> odp.RunResult:
         name="kinds", model=odp.Glm("multinomial", 4, 3), data=DATA, privacy=odp.UserLevelDP(epsilon=4, delta=1e-4),
         training=odp.DPFedAvg(rounds=4, rate=1.0, clip=1.0), cohort=odp.Cohort(minimum=10, goal=200),
     )  # fmt: skip
-    people = odp.ExampleColumns.of_users(columns(2000), np.arange(2000) % 200)
+    people = odp.data.ExampleColumns.of_users(columns(2000), np.arange(2000) % 200)
     found = odp.simulate(task, people)
     assert isinstance(found, odp.RunResult)
     return found
@@ -41,8 +41,8 @@ def run() -> odp.RunResult:
 
 def test_a_file_names_the_classes_that_the_run_names(run: odp.RunResult, tmp_path: Path) -> None:
     given = columns(50)
-    written = odp.export_classifier(run, tmp_path / "kinds.npz")
-    read = odp.Classifier.load(tmp_path / "kinds.npz")
+    written = odp.items.export_classifier(run, tmp_path / "kinds.npz")
+    read = odp.items.Classifier.load(tmp_path / "kinds.npz")
     assert read.classes == ("low", "mid", "top")
     named = read.classify({name: given[name] for name in ("x", "day")})
     np.testing.assert_array_equal(named, run.classify(given))
@@ -63,7 +63,7 @@ def test_a_file_names_the_classes_that_the_run_names(run: odp.RunResult, tmp_pat
 def test_examples_that_cannot_be_used_are_named(run: odp.RunResult, change: dict[str, Any], message: str) -> None:
     given = {"x": np.zeros((2, 2)), "day": ["mon", "tue"], **change}
     with pytest.raises(DataError, match=message):
-        odp.export_classifier(run).classify({name: one for name, one in given.items() if one is not None})
+        odp.items.export_classifier(run).classify({name: one for name, one in given.items() if one is not None})
 
 
 def test_frames_and_tables_are_classified_as_columns_are(tmp_path: Path) -> None:
@@ -80,12 +80,12 @@ def test_frames_and_tables_are_classified_as_columns_are(tmp_path: Path) -> None
         {"user": ["u", "v"], "Mail length": [1, 9], "Topic": ["a", "b"], "Label": ["no", "yes"], "on": [object()] * 2}
     )
     table = frame.drop(columns="on")
-    run = odp.simulate(task, odp.load_examples(pd.concat([table] * 40)))
-    classifier = odp.export_classifier(run)  # type: ignore[arg-type]
+    run = odp.simulate(task, odp.data.load_examples(pd.concat([table] * 40)))
+    classifier = odp.items.export_classifier(run)  # type: ignore[arg-type]
     expected = classifier.classify({"mail_length": [1, 9], "topic": ["a", "b"]}).tolist()
     polars, arrow = pl.from_pandas(table), pa.Table.from_pandas(table)
     categories = table.astype({"Topic": "category", "Mail length": "Int64"})
-    for source in (frame, table, polars, arrow, categories, odp.load_examples(table), dict(frame)):
+    for source in (frame, table, polars, arrow, categories, odp.data.load_examples(table), dict(frame)):
         assert classifier.classify(source).tolist() == expected
     for missing, why in ({"Topic": [None, "b"]}, "'topic' is none of its 2"), (
         {"Mail length": pd.array([None, 9], "Int64")}, "'mail_length' is not a number",
@@ -101,7 +101,7 @@ def test_frames_and_tables_are_classified_as_columns_are(tmp_path: Path) -> None
 @pytest.mark.parametrize("broken", ["format", "definition", "parameters", "facts", "no numbers", "no json", "bytes"])
 def test_a_damaged_file_is_one_clear_error(run: odp.RunResult, tmp_path: Path, broken: str) -> None:
     path = tmp_path / "kinds.npz"
-    odp.export_classifier(run, path)
+    odp.items.export_classifier(run, path)
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files if name != broken}
     match broken:
@@ -113,15 +113,15 @@ def test_a_damaged_file_is_one_clear_error(run: odp.RunResult, tmp_path: Path, b
             arrays["definition"] = arrays["definition"][::-1].copy()
     np.savez(path, **arrays)
     with pytest.raises(DataError, match=r"kinds\.npz: (a damaged file|not a file) of a classifier"):
-        odp.Classifier.load(path)
+        odp.items.Classifier.load(path)
 
 
 def test_what_is_no_classifier_is_refused(run: odp.RunResult, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"end in \.npz"):
-        odp.export_classifier(run, tmp_path / "kinds.csv")
+        odp.items.export_classifier(run, tmp_path / "kinds.csv")
     with pytest.raises(ConfigurationError, match="handle of a task"):
-        odp.export_classifier("kinds")  # type: ignore[arg-type]
-    ratings = odp.synthetic_movielens(n_users=120, n_items=20, ratings_per_user=8)
+        odp.items.export_classifier("kinds")  # type: ignore[arg-type]
+    ratings = odp.data.synthetic_movielens(n_users=120, n_items=20, ratings_per_user=8)
     task = odp.Task(
         name="films", model=odp.MatrixFactorization(items=20, rank=2), data=odp.RatingsData(low=1, high=5),
         privacy=odp.UserLevelDP(epsilon=8, delta=1e-4), cohort=odp.Cohort(minimum=10, goal=120),
@@ -129,6 +129,6 @@ def test_what_is_no_classifier_is_refused(run: odp.RunResult, tmp_path: Path) ->
     films = odp.simulate(task, ratings)
     assert isinstance(films, odp.RunResult)
     with pytest.raises(ConfigurationError, match="labelled examples"):
-        odp.export_classifier(films)
+        odp.items.export_classifier(films)
     with pytest.raises(DataError, match="no such file"):
-        odp.Classifier.load(tmp_path / "none.npz")
+        odp.items.Classifier.load(tmp_path / "none.npz")

@@ -168,7 +168,7 @@ def test_the_music_player_shows_its_mix_to_its_listener_and_knows_a_mood_with_no
 @pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
 @pytest.mark.processes
 def test_the_music_player_learns_together_with_others_over_real_services(tmp_path: Path) -> None:
-    others = odp.synthetic_movielens(n_users=109, n_items=60, ratings_per_user=10, seed=5)
+    others = odp.data.synthetic_movielens(n_users=109, n_items=60, ratings_per_user=10, seed=5)
     with Services(tmp_path / "odp-state") as services:
         handle = odp.connect(state=services.root).submit(odp.load_task(EXAMPLES / "music.toml"))
         running = device_runtime.start(
@@ -217,7 +217,7 @@ def test_notifications_learns_privately_and_its_task_file_is_the_same_task(
 def test_submit_task_watches_the_rounds_and_saves_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ratings = odp.synthetic_movielens(n_users=30, n_items=25, ratings_per_user=8, seed=2)
+    ratings = odp.data.synthetic_movielens(n_users=30, n_items=25, ratings_per_user=8, seed=2)
     text = (EXAMPLES / "films.toml").read_text(encoding="utf-8")
     for key, value in (("items", 25), ("minimum", 20), ("goal", 30), ("steps", 0)):
         text, replaced = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
@@ -246,7 +246,7 @@ def test_submit_task_without_a_server_ends_with_one_line(tmp_path: Path, monkeyp
 
 def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With invented data of the shape of ML-1M in place of its folder, and no server behind ``connect``."""
-    ratings = odp.synthetic_movielens(n_users=200, n_items=3706, ratings_per_user=30, seed=4)
+    ratings = odp.data.synthetic_movielens(n_users=200, n_items=3706, ratings_per_user=30, seed=4)
     connection = Mock()
     monkeypatch.setattr(odp, "load", lambda name: ratings)
     monkeypatch.setattr(odp, "connect", lambda: connection)
@@ -261,7 +261,7 @@ def test_each_python_block_of_the_statistics_page_is_a_task_of_one_release() -> 
     statistics, quantiles = _python_blocks(ROOT / "docs" / "statistics.md")
     generator = np.random.default_rng(6)
     people, minutes = np.arange(1000), generator.uniform(0, 120, 1000)
-    sessions = odp.Ratings.from_triples("sessions", people, people % 10, minutes, low=0, high=120)
+    sessions = odp.data.Ratings.from_triples("sessions", people, people % 10, minutes, low=0, high=120)
     names: dict[str, Any] = {"sessions": sessions}
     for block, name in ((statistics, "statistics"), (quantiles, "quantiles")):
         exec(compile(block, "docs/statistics.md", "exec"), names)

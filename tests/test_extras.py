@@ -124,7 +124,7 @@ def test_without_numba_a_large_simulation_says_what_would_be_faster(hide: Hide) 
         low=1.0,
         high=5.0,
     )
-    small = odp.synthetic_movielens(n_users=150, n_items=30, ratings_per_user=12)
+    small = odp.data.synthetic_movielens(n_users=150, n_items=30, ratings_per_user=12)
     assert notes(large) == []
     hide("numba")
     assert notes(large) == [f"500,000 ratings take several times longer, as {advice('numba')}"]

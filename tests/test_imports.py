@@ -21,7 +21,7 @@ _HEAVY = ("tensorflow", "scipy", "dp_accounting", "matplotlib", "sqlalchemy", "n
         "import odp; odp.Task, odp.DPAM, odp.MatrixFactorization",
         "import odp; odp.Statistics, odp.Histogram(bins=3), odp.Mean(low=0, high=1)",
         "import odp; odp.Device, odp.IsolatedService, odp.isolated",
-        "import odp; odp.connect, odp.load, odp.synthetic_movielens, odp.load_task",
+        "import odp; odp.connect, odp.load, odp.data.synthetic_movielens, odp.load_task",
         "import odp; odp.IsolatedService",
         "import device_runtime, device_runtime.isolated",
     ],

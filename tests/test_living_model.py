@@ -31,7 +31,7 @@ from odp.wire.model import ModelVersion
 
 ITEMS, USERS, DAY = 30, 200, 86_400.0
 KEYS = tuple(f"film {number}" for number in range(ITEMS))
-RATINGS = odp.synthetic_movielens(n_users=USERS, n_items=ITEMS, ratings_per_user=10)
+RATINGS = odp.data.synthetic_movielens(n_users=USERS, n_items=ITEMS, ratings_per_user=10)
 SEEN = replace(RATINGS, implicit=True, values=np.ones_like(RATINGS.values), low=0.0, high=1.0)
 
 
@@ -75,7 +75,7 @@ class Platform:
 
 
 @functools.cache
-def _trained(task: odp.Task, ratings: odp.Ratings) -> ModelVersion:
+def _trained(task: odp.Task, ratings: odp.data.Ratings) -> ModelVersion:
     return odp.simulate(task, ratings, noise=False).model
 
 
@@ -95,8 +95,8 @@ def _seen_task() -> odp.Task:
     return _task(data=odp.ImplicitData(), training=odp.ImplicitDPAM(steps=1))
 
 
-def _schedule(**changes: object) -> odp.Schedule:
-    return odp.Schedule(**({"every": "7d", "horizon": "4w", "lifetime_epsilon": 12.0, "delta": 1e-5} | changes))
+def _schedule(**changes: object) -> odp.living.Schedule:
+    return odp.living.Schedule(**({"every": "7d", "horizon": "4w", "lifetime_epsilon": 12.0, "delta": 1e-5} | changes))
 
 
 def _living(folder: Path, **changes: object) -> LivingModel:
@@ -363,7 +363,7 @@ def test_a_schedule_of_which_devices_would_decline_a_training_is_refused_when_it
     with pytest.raises(PrivacyError, match=r"decline training 3 of 4: ε of 30 days is above .*_30_days=20"):
         _living(tmp_path, schedule=beyond)
     assert not list(tmp_path.iterdir())
-    limits = odp.DeviceLimits(max_total_epsilon=30.0, max_total_epsilon_30_days=30.0)
+    limits = odp.living.DeviceLimits(max_total_epsilon=30.0, max_total_epsilon_30_days=30.0)
     assert _living(tmp_path, schedule=beyond, limits=limits).advance(Platform(), now=0.0).training == 0
 
 
@@ -431,7 +431,7 @@ def test_damaged_state_is_refused_and_not_begun_anew(tmp_path):
 
 def test_a_catalogue_gives_each_training_its_items_and_carries_over_what_stays(tmp_path):
     platform = Platform()
-    first = odp.Catalogue.make("films", KEYS)
+    first = odp.items.Catalogue.make("films", KEYS)
     second = first.change(add=["new film"], retire=["film 3", "film 4"])
     assert _living(tmp_path, item_keys=None, catalogue=first).advance(platform, now=1e9).training == 0
     platform.finish()
@@ -449,7 +449,7 @@ def test_a_catalogue_gives_each_training_its_items_and_carries_over_what_stays(t
 
 def test_a_training_whose_version_was_withdrawn_before_it_arrived_is_given_up(tmp_path):
     platform = Platform()
-    first = odp.Catalogue.make("films", KEYS)
+    first = odp.items.Catalogue.make("films", KEYS)
     platform.dies = "before submit"
     with pytest.raises(ServiceError):
         _living(tmp_path, item_keys=None, catalogue=first).advance(platform, now=1e9)
@@ -472,12 +472,12 @@ def test_a_training_whose_version_was_withdrawn_before_it_arrived_is_given_up(tm
 
 
 def test_items_come_from_keys_or_from_a_catalogue_that_is_usable(tmp_path):
-    catalogue = odp.Catalogue.make("films", KEYS)
+    catalogue = odp.items.Catalogue.make("films", KEYS)
     for keys, version in ((None, None), (KEYS, catalogue)):
         with pytest.raises(ConfigurationError, match="Expected item_keys or catalogue"):
             _living(tmp_path, item_keys=keys, catalogue=version)
     with pytest.raises(ConfigurationError, match="Expected population='films' to be that of the catalogue, 'songs'"):
-        _living(tmp_path, item_keys=None, catalogue=odp.Catalogue.make("songs", KEYS))
+        _living(tmp_path, item_keys=None, catalogue=odp.items.Catalogue.make("songs", KEYS))
 
 
 def test_a_stored_training_that_began_with_a_withdrawn_release_is_not_submitted(tmp_path):
@@ -551,7 +551,7 @@ def test_times_and_numbers_that_are_none_are_refused(tmp_path):
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_catalogue_of_which_nothing_is_left_does_not_end_a_model(tmp_path, left):
     platform = Platform()
-    first = odp.Catalogue.make("films", KEYS)
+    first = odp.items.Catalogue.make("films", KEYS)
     second = first.change_to([*KEYS[:left], *(f"song {place}" for place in range(ITEMS))])
     _living(tmp_path, item_keys=None, catalogue=first).advance(platform, now=0.0)
     platform.finish()
@@ -574,7 +574,7 @@ def _released_of_versions(folder, *versions):
 
 
 def test_the_command_compares_trainings_of_a_catalogue(tmp_path, monkeypatch):
-    first = odp.Catalogue.make("films", KEYS)
+    first = odp.items.Catalogue.make("films", KEYS)
     second = first.change(add=["new film"], retire=["film 3"])
     platform, _ = _released_of_versions(tmp_path / "films", first, second)
     (tmp_path / "films.toml").write_text(render_task(_task()))
@@ -597,10 +597,10 @@ def test_the_command_compares_trainings_of_a_catalogue(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("numbered", [False, True], ids=["of two versions", "by number before"])
 def test_trainings_of_a_catalogue_are_compared_by_the_keys_of_the_later_version(tmp_path, numbered):
-    first = odp.Catalogue.make("films", KEYS)
+    first = odp.items.Catalogue.make("films", KEYS)
     versions = [first, first.change(add=["new film"], retire=["film 3"])]
     if numbered:
-        versions = [None, odp.Catalogue.make("films", [*KEYS[:3], *KEYS[4:], "new film"])]
+        versions = [None, odp.items.Catalogue.make("films", [*KEYS[:3], *KEYS[4:], "new film"])]
     platform, living = _released_of_versions(tmp_path, *versions)
     for order in ((0, 1), (1, 0)):
         asked = living.compared(platform, *order)
@@ -628,7 +628,7 @@ def living_status(platform, place):
 
 
 def test_a_comparison_needs_the_catalogue_that_is_named_and_not_withdrawn(tmp_path):
-    first = odp.Catalogue.make("films", KEYS)
+    first = odp.items.Catalogue.make("films", KEYS)
     second = first.change(add=["new film"], retire=["film 3"])
     platform, _ = _released_of_versions(tmp_path, first, second)
     for catalogue in (first, first.change(add=["other film"], retire=["film 3"])):

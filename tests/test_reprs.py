@@ -28,7 +28,7 @@ TASK = odp.Task(
     privacy=odp.UserLevelDP(epsilon=8, delta=1e-4),
     cohort=odp.Cohort(minimum=20, goal=150),
 )
-RATINGS = odp.synthetic_movielens(n_users=150, n_items=30, ratings_per_user=12)
+RATINGS = odp.data.synthetic_movielens(n_users=150, n_items=30, ratings_per_user=12)
 #: A value that only a person's data hold.
 SECRET = 31337
 
@@ -95,11 +95,11 @@ def test_a_device_names_its_folder_and_service(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "private",
     [
-        odp.UsersTexts(np.array([str(SECRET)] * 2), np.array([0, 1, 2])),
-        odp.UsersExamples(
+        odp.data.UsersTexts(np.array([str(SECRET)] * 2), np.array([0, 1, 2])),
+        odp.data.UsersExamples(
             np.full((2, 3), SECRET, dtype=np.float32), np.full(2, SECRET, dtype=np.float32), np.arange(2), np.arange(3)
         ),
-        odp.ExampleColumns.of_users({"x": [SECRET, SECRET]}, [0, 1]),
+        odp.data.ExampleColumns.of_users({"x": [SECRET, SECRET]}, [0, 1]),
         LocalRows(np.array([SECRET]), np.array([float(SECRET)]), {"x": np.array([SECRET])}),
         Slices(3, np.array([SECRET]), np.array([[SECRET]], dtype=np.float32), {}),
         Recommendation(np.array([SECRET]), np.array([float(SECRET)])),

@@ -15,8 +15,8 @@ from odp.privacy.events import GaussianRelease
 from odp.schedule import RULES, days
 
 
-def _schedule(**changes: object) -> odp.Schedule:
-    return odp.Schedule(**({"every": "7d", "horizon": "2y", "lifetime_epsilon": 20.0, "delta": 1e-6} | changes))
+def _schedule(**changes: object) -> odp.living.Schedule:
+    return odp.living.Schedule(**({"every": "7d", "horizon": "2y", "lifetime_epsilon": 20.0, "delta": 1e-6} | changes))
 
 
 @pytest.mark.parametrize(

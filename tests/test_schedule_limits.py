@@ -20,14 +20,14 @@ from odp.schedule_charges import charges_of_task, payable, with_share
 from odp.wire.model import Slices
 
 DAY = 86_400.0
-RATINGS = odp.synthetic_movielens(n_users=200, n_items=40, ratings_per_user=10)
+RATINGS = odp.data.synthetic_movielens(n_users=200, n_items=40, ratings_per_user=10)
 
 
-def _schedule(**changes: object) -> odp.Schedule:
-    return odp.Schedule(**({"every": "7d", "horizon": "2y", "lifetime_epsilon": 20.0, "delta": 1e-6} | changes))
+def _schedule(**changes: object) -> odp.living.Schedule:
+    return odp.living.Schedule(**({"every": "7d", "horizon": "2y", "lifetime_epsilon": 20.0, "delta": 1e-6} | changes))
 
 
-def _task(schedule: odp.Schedule, number: int) -> odp.Task:
+def _task(schedule: odp.living.Schedule, number: int) -> odp.Task:
     template = odp.Task(
         name=f"films-{number}",
         population="films",
@@ -40,7 +40,7 @@ def _task(schedule: odp.Schedule, number: int) -> odp.Task:
     return with_share(schedule, number, template)
 
 
-def _device(schedule: odp.Schedule, limits: Limits, weeks: range) -> list[int]:
+def _device(schedule: odp.living.Schedule, limits: Limits, weeks: range) -> list[int]:
     """The trainings that a device takes part in, by its own ledger and limits; one a week."""
     past: list[Charged] = []
     taken = []
@@ -58,7 +58,7 @@ def _device(schedule: odp.Schedule, limits: Limits, weeks: range) -> list[int]:
 
 def test_a_task_beside_a_schedule_is_refused_where_devices_would_decline_it() -> None:
     """Squares of mu add up: at one delta, 20 holds one task of 10 after 15, and no task of 10 after 18."""
-    limits = odp.DeviceLimits(max_delta=1e-6)
+    limits = odp.living.DeviceLimits(max_delta=1e-6)
     limits.check_beside(0.0, 10.0, delta=1e-6)
     limits.check_beside(15.0, 10.0, delta=1e-6)
     with pytest.raises(PrivacyError, match=r"after ε = 18: together they are above their max_total_epsilon=20"):
@@ -71,7 +71,7 @@ def test_a_task_beside_a_schedule_is_refused_where_devices_would_decline_it() ->
 
 
 def test_the_defaults_are_those_of_devices() -> None:
-    ours, theirs = dataclasses.asdict(odp.DeviceLimits()), dataclasses.asdict(Limits())
+    ours, theirs = dataclasses.asdict(odp.living.DeviceLimits()), dataclasses.asdict(Limits())
     assert ours == {name: theirs[name] for name in ours}
     assert theirs["max_developer_epsilon"] == ours["max_total_epsilon"], "so a limit per developer adds nothing"
     assert theirs["max_developer_epsilon_30_days"] == ours["max_total_epsilon_30_days"]
@@ -79,7 +79,7 @@ def test_the_defaults_are_those_of_devices() -> None:
 
 def test_a_schedule_within_the_limits_loses_no_device() -> None:
     schedule = _schedule(horizon="12w")
-    odp.DeviceLimits().check(schedule)
+    odp.living.DeviceLimits().check(schedule)
     assert _device(schedule, Limits(), range(12)) == list(range(12))
 
 
@@ -87,7 +87,7 @@ def test_a_schedule_that_is_refused_would_lose_devices_at_the_training_that_is_n
     schedule = _schedule(horizon="12w", lifetime_epsilon=30.0)
     coordinates = noised_coordinates(charges_of_task(_task(schedule, 0).definition()))
     with pytest.raises(PrivacyError, match="decline training 7 of 12: ε of all trainings so far"):
-        odp.DeviceLimits().check(schedule, coordinates=coordinates)
+        odp.living.DeviceLimits().check(schedule, coordinates=coordinates)
     assert _device(schedule, Limits(), range(12)) == list(range(7))
 
 
@@ -133,18 +133,18 @@ def test_a_device_that_was_away_contributes_to_a_training_from_that_trainings_mo
 )
 def test_each_limit_is_named(schedule: dict[str, object], limits: dict[str, float], message: str) -> None:
     with pytest.raises(PrivacyError, match=message):
-        odp.DeviceLimits(**limits).check(_schedule(**schedule))
+        odp.living.DeviceLimits(**limits).check(_schedule(**schedule))
 
 
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="max_epsilon"):
-        odp.DeviceLimits(max_epsilon=0.0)
+        odp.living.DeviceLimits(max_epsilon=0.0)
 
 
 @pytest.mark.parametrize("delta", [1e-6, 1e-9, 1e-10])
 def test_the_last_training_of_a_catalogue_that_grew_is_paid(delta: float) -> None:
     """Two hundred times the items: at small delta, its draws cost what earlier shares did not keep."""
-    schedule = odp.Schedule(every="7d", horizon="4w", lifetime_epsilon=20.0, delta=delta)
+    schedule = odp.living.Schedule(every="7d", horizon="4w", lifetime_epsilon=20.0, delta=delta)
     spent: Counter[Event] = Counter()
     epsilons = []
     for number, items in enumerate((40, 40, 40, 8_000)):

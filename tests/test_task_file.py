@@ -308,5 +308,5 @@ def test_a_task_without_rounds_is_read_and_written() -> None:
 )
 def test_a_mistake_in_a_task_without_rounds_is_shown_where_it_is(old: str, new: str, message: str) -> None:
     assert old in LOCAL
-    with pytest.raises(odp.ConfigurationError, match=message):
+    with pytest.raises(odp.errors.ConfigurationError, match=message):
         parse_task(LOCAL.replace(old, new), where="f.toml")

@@ -11,7 +11,7 @@ from odp.simulation.presets import preset_task
 from odp.task_file import parse_task
 from odp.task_text import task_text
 
-RATINGS = odp.synthetic_movielens(n_users=150, n_items=40, seed=1)
+RATINGS = odp.data.synthetic_movielens(n_users=150, n_items=40, seed=1)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 8.0, float("inf")])
@@ -20,7 +20,7 @@ def test_presets_come_back(epsilon: float, implicit: bool) -> None:
     ratings = RATINGS
     if implicit:
         ones = np.ones(ratings.n_ratings, dtype=np.float32)
-        ratings = odp.Ratings("seen", ratings.offsets, ratings.items, ones, 40, 0.0, 1.0, implicit=True)
+        ratings = odp.data.Ratings("seen", ratings.offsets, ratings.items, ones, 40, 0.0, 1.0, implicit=True)
     task = preset_task("auto", ratings, epsilon=epsilon, delta=1e-6)
     assert parse_task(task_text(task, comment="made by a test")) == task
 

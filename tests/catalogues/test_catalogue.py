@@ -181,7 +181,7 @@ def test_a_signature_is_of_its_key_and_of_every_byte() -> None:
 def test_a_file_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "films.catalogue"
     SECOND.save(path)
-    assert odp.Catalogue.load(path) == SECOND
+    assert odp.items.Catalogue.load(path) == SECOND
     whole = path.read_bytes()
     cut = [whole[:length] for length in range(len(whole))]  # also where a step ends
     for damaged in (*cut, b"something", whole + b"\0\0\0\0", whole + whole[-32:]):

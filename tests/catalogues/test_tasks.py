@@ -41,7 +41,7 @@ def test_a_task_names_version_and_hash_and_retired_items_cost_no_noise() -> None
 def test_new_items_start_from_their_features_or_from_the_mean() -> None:
     draws = np.random.default_rng(1)
     kinds = draws.integers(0, 2, 20)
-    start = odp.WarmStart(
+    start = odp.items.WarmStart(
         keys=FIRST.keys, popularity=np.full(20, 9.0) + kinds, biases=2.0 * kinds - 1.0, factors=np.zeros((20, 0))
     )
     new = [SECOND.numbers[key] for key in ("new 1", "new 2")]
@@ -65,7 +65,7 @@ def test_what_does_not_fit_its_catalogue_is_refused_by_name() -> None:
         films(population="songs")
     with pytest.raises(ConfigurationError, match="item_keys or catalogue, not both"):
         odp.MatrixFactorization(items=17, catalogue=SECOND, item_keys=SECOND.keys)
-    with pytest.raises(ConfigurationError, match=r"Expected catalogue to be an odp.Catalogue"):
+    with pytest.raises(ConfigurationError, match=r"Expected catalogue to be an odp.items.Catalogue"):
         odp.MatrixFactorization(items=17, catalogue="films.catalogue")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="without buckets or edges"):
         films(data=odp.RatingsData(low=0, high=9, events=odp.Events(service="a", type="b", item="c", buckets=17)))

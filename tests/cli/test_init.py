@@ -44,7 +44,7 @@ def test_the_project_passes_its_own_tests_and_its_first_commands_run(tmp_path: P
     assert simulated.returncode == 0, simulated.stderr
     summary = json.loads(simulated.stdout.splitlines()[-1])
     assert (summary["task"], 0 < summary["epsilon"] <= 8) == ("my-app", True)
-    key = odp.Catalogue.load(project / "items.catalogue").keys[3]
+    key = odp.items.Catalogue.load(project / "items.catalogue").keys[3]
     rated = _run([sys.executable, "app.py", "rate", key, "5"], project)
     assert (rated.returncode, rated.stdout) == (0, f"kept on this device: {key} has 5; it was sent to nobody\n")
     assert _run([sys.executable, "app.py", "privacy"], project).returncode == 0
@@ -91,7 +91,7 @@ def test_a_folder_that_holds_something_or_has_no_name_of_a_task_is_refused(tmp_p
         with pytest.raises(ConfigurationError, match=r"Expected project=.* to be 1 to 64 characters"):
             make_project(tmp_path / name)
         assert not (tmp_path / name).exists()
-    with pytest.raises(odp.DataError, match="nowhere"):
+    with pytest.raises(odp.errors.DataError, match="nowhere"):
         make_project(tmp_path / "new", data="nowhere")
     assert not (tmp_path / "new").exists()
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"

@@ -10,7 +10,7 @@ from cli.conftest import Printed
 from enrolment.world import Developer
 
 from device_runtime import provision
-from odp import synthetic_movielens
+from odp.data import synthetic_movielens
 from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 from odp.errors import ServiceError
 from odp.local.processes import Child

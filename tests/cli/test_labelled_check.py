@@ -67,7 +67,7 @@ def test_a_labelled_table_becomes_a_task_and_a_classifier_with_its_class_names(r
     summary = run("simulate", tmp_path / "check" / "task.toml", "--data", table, "--user", "reader", "--json").json
     assert summary["test_accuracy"] > 0.75
     assert summary["epsilon"] <= 2
-    trained = odp.simulate(task, odp.load_examples(table, user="reader", label="Verdict"))
+    trained = odp.simulate(task, odp.data.load_examples(table, user="reader", label="Verdict"))
     assert isinstance(trained, odp.RunResult)
     assert trained.metrics["test_accuracy"] == pytest.approx(summary["test_accuracy"])
     mails = {"length": [800, 10], "has_link": [1, 0], "topic": ["shop", "family"]}
@@ -178,12 +178,12 @@ def test_usable_rows_of_draw_and_discard_are_counted(tmp_path: Path) -> None:
     )  # fmt: skip
     rows = [[*row[:-1], {"ham": 0, "spam": 1}[row[-1]]] for row in people()]
     rows[3][1], rows[4][1] = 5000, ""
-    found = usable_rows(task, odp.load_examples(write(tmp_path / "t.csv", rows), user="reader", label="Verdict"))
+    found = usable_rows(task, odp.data.load_examples(write(tmp_path / "t.csv", rows), user="reader", label="Verdict"))
     assert (found.rows.used, found.rows.total, found.users) == (358, 360, 60)
 
 
 def test_usable_ratings_are_counted_or_the_table_is_refused(run: Run, tmp_path: Path) -> None:
-    ratings = odp.synthetic_movielens(n_users=120, n_items=30, ratings_per_user=8, seed=2)
+    ratings = odp.data.synthetic_movielens(n_users=120, n_items=30, ratings_per_user=8, seed=2)
     rows = [(user, item, value) for user in range(120) for item, value in zip(*ratings.user(user), strict=True)]
     table = write(tmp_path / "r.csv", rows, ("user", "item", "rating"))
     scale = ("--low", "1", "--high", "5")
@@ -214,7 +214,7 @@ def test_devices_get_the_rows_that_a_simulation_reads(tmp_path: Path) -> None:
 
     table = write(tmp_path / "mail.csv", people(3))
     given = people_of(str(table), None, None, None, {"user": "reader", "label": "Verdict"})
-    assert isinstance(given, odp.ExampleColumns)
+    assert isinstance(given, odp.data.ExampleColumns)
     assert provision(tmp_path / "devices", given, clock=lambda: 0.0) == 3
     data = odp.Examples(
         {"length": odp.Tensor((), 0, 1000), "topic": odp.Category(("family", "news", "shop", "work"))},

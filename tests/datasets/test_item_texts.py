@@ -133,5 +133,5 @@ def test_groups_become_one_matrix_that_remembers_them() -> None:
     ],
 )
 def test_a_bad_group_is_refused_by_its_name(groups: dict[str, np.ndarray], message: str) -> None:
-    with pytest.raises(odp.ConfigurationError, match=message):
+    with pytest.raises(odp.errors.ConfigurationError, match=message):
         odp.MatrixFactorization(items=3, rank=2, item_features=groups)

@@ -67,7 +67,7 @@ def test_ids_name_no_items_of_a_task_that_knows_numbers_alone(tmp_path: Path) ->
 
 
 def test_titles_of_movielens_are_found_by_id_or_by_title() -> None:
-    ratings = odp.synthetic_movielens(n_users=20, n_items=9, ratings_per_user=5)
+    ratings = odp.data.synthetic_movielens(n_users=20, n_items=9, ratings_per_user=5)
     titles = ItemTitles("ml", ({"Alien (1979)": "Alien (1979)"}, {"17": "Alien (1979)"}))
     assert titles.of_model(["17"], 1, task="x").names(["17"]) == ("Alien (1979)",)
     assert titles.of_model(["Alien (1979)"], 1, task="x").names(["Alien (1979)"]) == ("Alien (1979)",)
@@ -75,9 +75,9 @@ def test_titles_of_movielens_are_found_by_id_or_by_title() -> None:
 
 
 def test_data_get_the_numbers_of_a_catalogue_by_key_and_count_what_it_lacks() -> None:
-    ratings = odp.synthetic_movielens(n_users=40, n_items=12, ratings_per_user=6, seed=1)
+    ratings = odp.data.synthetic_movielens(n_users=40, n_items=12, ratings_per_user=6, seed=1)
     keys = catalogue_keys(ratings)
-    catalogue = odp.Catalogue.make("films", [*keys[:1:-1], "new"])
+    catalogue = odp.items.Catalogue.make("films", [*keys[:1:-1], "new"])
     numbered = numbered_by(ratings, catalogue)
     lost = int((ratings.items < 2).sum())
     assert numbered.n_items == 11
@@ -94,12 +94,12 @@ def test_data_get_the_numbers_of_a_catalogue_by_key_and_count_what_it_lacks() ->
     assert not numbered.features[10].any()
     assert numbered_by(numbered, catalogue) is numbered
     with pytest.raises(DataError, match="no item of the data set 'synthetic', such as 'Film 0001"):
-        numbered_by(ratings, odp.Catalogue.make("films", ["a", "b"]))
+        numbered_by(ratings, odp.items.Catalogue.make("films", ["a", "b"]))
 
 
 def test_a_simulation_brings_data_in_any_order_to_the_numbers_of_its_catalogue() -> None:
-    ratings = odp.synthetic_movielens(n_users=120, n_items=12, ratings_per_user=6, seed=1)
-    catalogue = odp.Catalogue.make("films", catalogue_keys(ratings)[::-1])
+    ratings = odp.data.synthetic_movielens(n_users=120, n_items=12, ratings_per_user=6, seed=1)
+    catalogue = odp.items.Catalogue.make("films", catalogue_keys(ratings)[::-1])
     task = odp.Task(
         name="films", model=odp.MatrixFactorization(items=12, rank=1, catalogue=catalogue), data=odp.RatingsData(),
         privacy=odp.UserLevelDP(epsilon=8, delta=1e-6), training=odp.DPAM(steps=1), cohort=odp.Cohort(minimum=100),
@@ -114,7 +114,7 @@ def test_a_simulation_brings_data_in_any_order_to_the_numbers_of_its_catalogue()
         odp.simulate(task, split, noise=False).model.keyed.rows,
         odp.simulate(plain, parts, noise=False).model.keyed.rows,
     )
-    fewer = odp.Catalogue.make("films", catalogue_keys(ratings)[:1:-1])
+    fewer = odp.items.Catalogue.make("films", catalogue_keys(ratings)[:1:-1])
     small = dataclasses.replace(task, model=odp.MatrixFactorization(items=10, rank=1, catalogue=fewer))
     lost = int((ratings.items < 2).sum())
     told = f"2 items, with {lost} ratings, are left out"

@@ -66,11 +66,11 @@ def written(rows: list[Row], form: str, folder: Path) -> Any:
     return path
 
 
-def read(source: Any, **options: Any) -> odp.ExampleColumns:
-    return odp.load_examples(source, user="Who", label="Is spam?", text=("code",), **options)
+def read(source: Any, **options: Any) -> odp.data.ExampleColumns:
+    return odp.data.load_examples(source, user="Who", label="Is spam?", text=("code",), **options)
 
 
-def examples_of(people: odp.ExampleColumns) -> dict[str, list[tuple[Any, ...]]]:
+def examples_of(people: odp.data.ExampleColumns) -> dict[str, list[tuple[Any, ...]]]:
     """Of each user, its examples in their order, as a task reads them."""
     assert people.user_ids is not None
     users = people.users_examples(DATA)
@@ -120,7 +120,7 @@ def test_labels_are_text_as_it_is_written_and_numbers_are_numbers(tmp_path: Path
     path.write_text(
         "user,x,flag,zip,long,label\nann,1.5,true,01234,1234567890123456,Ja\nbob,NA,FALSE,99999,2,nein\nann,,,1,3,\n"
     )
-    columns = odp.load_examples(path).columns
+    columns = odp.data.load_examples(path).columns
     np.testing.assert_array_equal(columns["x"], np.float32([1.5, np.nan, np.nan]))
     np.testing.assert_array_equal(columns["flag"], np.float32([1, 0, np.nan]))
     assert columns["zip"].tolist() == ["01234", "99999", "1"]
@@ -132,10 +132,10 @@ def test_labels_are_text_as_it_is_written_and_numbers_are_numbers(tmp_path: Path
 def test_labels_of_two_values_keep_their_kind(tmp_path: Path, cells: list[str], expected: list[Any]) -> None:
     path = tmp_path / "t.csv"
     path.write_text("user,x,label\n" + "".join(f"ann,{place},{cell}\n" for place, cell in enumerate(cells)))
-    assert odp.load_examples(path).columns["label"].tolist() == expected
+    assert odp.data.load_examples(path).columns["label"].tolist() == expected
     if isinstance(expected[0], str):
         frame = pd.DataFrame({"user": ["ann", "ann"], "x": [0, 1], "label": [True, False]})
-        assert odp.load_examples(frame).columns["label"].tolist() == expected
+        assert odp.data.load_examples(frame).columns["label"].tolist() == expected
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.decimal128(20, 0), pa.dictionary(pa.int8(), pa.int64())])
@@ -147,14 +147,14 @@ def test_long_whole_numbers_keep_their_digits_beside_missing_ones(tmp_path: Path
     table = pa.table({"user": ["a", "b", "c"], "x": [1, 2, 3], "label": labels})
     pq.write_table(table, tmp_path / "long.parquet")
     for source in (table, tmp_path / "long.parquet"):
-        assert odp.load_examples(source).columns["label"].tolist() == [str(2**53), str(2**53 + 1), ""]
+        assert odp.data.load_examples(source).columns["label"].tolist() == [str(2**53), str(2**53 + 1), ""]
 
 
 def test_a_word_among_numbers_is_refused_by_its_line_or_counted(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('user,x,label\nann,1,a\nann,unknown,b\n,3,a\nbob,"1,5",a\nbob,4,b\n')
     with pytest.raises(DataError, match="3 of 5 rows are bad") as refusal:
-        odp.load_examples(path)
+        odp.data.load_examples(path)
     for told in (
         "no number as a value (column 'x'): line 3",
         "no user (column 'user'): line 4",
@@ -163,10 +163,10 @@ def test_a_word_among_numbers_is_refused_by_its_line_or_counted(tmp_path: Path) 
         "--text",
     ):
         assert told in str(refusal.value)
-    people = odp.load_examples(path, on_error="skip")
+    people = odp.data.load_examples(path, on_error="skip")
     assert people.columns["x"].tolist() == [1, 4]
     assert "3 bad rows were left out" in people.notes[0]
-    words = odp.load_examples(path, text=["x"], on_error="skip").columns["x"]
+    words = odp.data.load_examples(path, text=["x"], on_error="skip").columns["x"]
     assert words.tolist() == ["1", "unknown", "1,5", "4"]
 
 
@@ -174,7 +174,7 @@ def test_lines_with_other_numbers_of_fields_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("user,x,label\nann,1,a\nann,2,b,c\nbob,3,a\n")
     with pytest.raises(DataError, match="4 fields where the header has 3: line 3"):
-        odp.load_examples(path)
+        odp.data.load_examples(path)
 
 
 @pytest.mark.parametrize(
@@ -197,25 +197,25 @@ def test_columns_that_are_not_certain_are_refused(
     path = tmp_path / "t.csv"
     path.write_text(header + "\n" + ",".join("1" for _ in header.split(",")) + "\n")
     with pytest.raises(DataError, match=message.replace(".", r"\.")):
-        odp.load_examples(path, **options)
+        odp.data.load_examples(path, **options)
 
 
 def test_options_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="different columns"):
-        odp.load_examples(tmp_path / "t.csv", user="x", label="x")
+        odp.data.load_examples(tmp_path / "t.csv", user="x", label="x")
     with pytest.raises(ConfigurationError, match="on_error"):
-        odp.load_examples(tmp_path / "t.csv", on_error="ignore")  # type: ignore[arg-type]
+        odp.data.load_examples(tmp_path / "t.csv", on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="text="):
-        odp.load_examples(tmp_path / "t.csv", text="x")
+        odp.data.load_examples(tmp_path / "t.csv", text="x")
     with pytest.raises(DataError, match="expected a table"):
-        odp.load_examples("synthetic")
+        odp.data.load_examples("synthetic")
 
 
 def test_a_text_that_would_take_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odp.datasets.labelled_tables._MOST_TEXT_BYTES", 10**6)
     frame = pd.DataFrame({"user": range(100), "text": ["a"] * 99 + ["a" * 5000], "label": ["a", "b"] * 50})
     with pytest.raises(DataError, match="'text' has a text of 5,000 characters"):
-        odp.load_examples(frame)
+        odp.data.load_examples(frame)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_what_is_read_shows_no_data(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("user,x,label\nann,1,secret\nbob,2,other\n")
     assert is_table_file(path)
-    assert "secret" not in repr(odp.load_examples(path))
+    assert "secret" not in repr(odp.data.load_examples(path))
 
 
 def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,14 +240,14 @@ def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(
         ConfigurationError, match=r"cannot read tables: pyarrow is not installed: .*odp-platform\[data\]"
     ):
-        odp.load_examples(path)
+        odp.data.load_examples(path)
 
 
 def test_a_table_of_bad_rows_alone_says_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("user;x;label\nann;1,5;a\nbob;2,5;b\n")
     with pytest.raises(DataError, match=r"no usable rows.*2 x a decimal comma.*line 2, 3"):
-        odp.load_examples(path, on_error="skip")
+        odp.data.load_examples(path, on_error="skip")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ FORMS = (
 )  # fmt: skip
 
 
-def rows_of(ratings: odp.Ratings) -> set[tuple[str, str, float]]:
+def rows_of(ratings: odp.data.Ratings) -> set[tuple[str, str, float]]:
     assert ratings.user_ids is not None
     assert ratings.item_ids is not None
     users, items = ratings.user_ids[ratings.users()].tolist(), ratings.item_ids[ratings.items].tolist()
@@ -98,7 +98,7 @@ def number(text: str) -> int | str:
     return int(text) if re.fullmatch(r"0|-?[1-9][0-9]*", text) else text
 
 
-def read(source: Any) -> odp.Ratings:
+def read(source: Any) -> odp.data.Ratings:
     if isinstance(source, Path) and source.is_dir():
         return load_movielens(source)
     return odp.load(source, low=0.5, high=5)
@@ -177,7 +177,7 @@ def test_one_user_more_or_less_changes_no_key_no_part_no_seed_and_no_coin_of_ano
         assert ratings.user_ids is not None
         assert ratings.item_ids is not None
         names, items = [str(one) for one in ratings.user_ids.tolist()], [str(one) for one in ratings.item_ids.tolist()]
-        split = odp.random_split(ratings, seed=seed)
+        split = odp.data.random_split(ratings, seed=seed)
         cut = TimeCut(number=5 * 10**8)
         found: dict[tuple[str, str], list[object]] = {
             (names[user], items[item]): [value]
@@ -211,7 +211,7 @@ def test_a_guest_among_numbers_moves_nobody(tmp_path: Path) -> None:
     parts = {}
     for name, text in tables.items():
         (tmp_path / f"{name}.csv").write_text("\n".join(["user,item,rating", *text]) + "\n")
-        split = odp.random_split(odp.load(tmp_path / f"{name}.csv", low=1, high=5), seed=1)
+        split = odp.data.random_split(odp.load(tmp_path / f"{name}.csv", low=1, high=5), seed=1)
         parts[name] = [
             {row for row in rows_of(part) if row[0] not in ("guest", "999")} for part in (split.train, split.test)
         ]

@@ -38,7 +38,7 @@ def written(folder: Path, text: str | bytes, name: str = "table.csv") -> Path:
     return path
 
 
-def rows_of(ratings: odp.Ratings) -> list[tuple[str, str, float]]:
+def rows_of(ratings: odp.data.Ratings) -> list[tuple[str, str, float]]:
     assert ratings.user_ids is not None
     assert ratings.item_ids is not None
     users, items = ratings.user_ids[ratings.users()].tolist(), ratings.item_ids[ratings.items].tolist()
@@ -57,9 +57,9 @@ def test_times_beyond_63_bits_are_refused_and_not_put_before_all_others() -> Non
     with pytest.raises(DataError, match=r"1 of 2 rows are bad: 1 x no time \(column 'time'\): row 0"):
         odp.load(frame(user=[1, 1], item=[1, 1], time=times), **SCALE)
     with pytest.raises(DataError, match=r"Expected times to be below 2\*\*63"):
-        odp.Ratings.from_triples("t", [0, 0], [0, 1], [1.0, 2.0], times=times, **SCALE)
+        odp.data.Ratings.from_triples("t", [0, 0], [0, 1], [1.0, 2.0], times=times, **SCALE)
     with pytest.raises(DataError, match=r"1 of 2 users .* are out of range"):
-        odp.Ratings.from_triples("t", times, [0, 1], [1.0, 2.0], **SCALE)
+        odp.data.Ratings.from_triples("t", times, [0, 1], [1.0, 2.0], **SCALE)
 
 
 @pytest.mark.parametrize("column", ["user", "item", "order", "timestamp"])
@@ -280,7 +280,7 @@ def test_ids_that_look_like_none_and_spaces_around_ids_are_told(tmp_path: Path) 
 
 def test_an_id_that_a_file_would_change_is_not_saved(tmp_path: Path) -> None:
     ids = np.array(["a\0", "a"], dtype=np.dtypes.StringDType())
-    ratings = odp.Ratings.from_triples("t", [0, 1], [0, 1], [1.0, 2.0], user_ids=ids, **SCALE)
+    ratings = odp.data.Ratings.from_triples("t", [0, 1], [0, 1], [1.0, 2.0], user_ids=ids, **SCALE)
     with pytest.raises(DataError, match="an id ends with a zero byte"):
         ratings.save(tmp_path / "ratings.npz")
     with pytest.raises(DataError, match="an id ends with a zero byte"):
@@ -335,8 +335,8 @@ def test_truth_values_are_not_positions_among_names(tmp_path: Path) -> None:
 def test_users_of_examples_are_whole_numbers(users: list[Any]) -> None:
     """1.5 was the user 1, and so two people were one."""
     for made in (
-        lambda: odp.UsersExamples.of_users(np.zeros((2, 1), np.float32), [0, 1], users),
-        lambda: odp.ExampleColumns.of_users({"x": [0, 1], "label": [0, 1]}, users),
+        lambda: odp.data.UsersExamples.of_users(np.zeros((2, 1), np.float32), [0, 1], users),
+        lambda: odp.data.ExampleColumns.of_users({"x": [0, 1], "label": [0, 1]}, users),
     ):
         with pytest.raises(DataError, match=r"Expected users (from 0|below)"):
             made()
@@ -344,11 +344,11 @@ def test_users_of_examples_are_whole_numbers(users: list[Any]) -> None:
 
 def test_whole_numbers_that_name_classes_keep_their_digits_on_devices() -> None:
     days = np.array([20240103.0, 20240102.0, np.nan])
-    people = odp.ExampleColumns.of_users({"day": days, "label": [0, 1, 1]}, [0, 1, 1])
+    people = odp.data.ExampleColumns.of_users({"day": days, "label": [0, 1, 1]}, [0, 1, 1])
     numbers = odp.Category(("20240102", "20240104")).numbers(people.columns["day"])
     assert numbers is not None
     np.testing.assert_array_equal(numbers, [np.nan, 0, np.nan])
-    people = odp.ExampleColumns.of_users({"x": np.array([0.1, 1e300, -2.5]), "label": [0, 1, 1]}, [0, 1, 1])
+    people = odp.data.ExampleColumns.of_users({"x": np.array([0.1, 1e300, -2.5]), "label": [0, 1, 1]}, [0, 1, 1])
     assert people.columns["x"].dtype == np.float32
 
 

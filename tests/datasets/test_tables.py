@@ -46,7 +46,7 @@ def write(path: Path, form: str) -> Path:
     return path
 
 
-def interactions(ratings: odp.Ratings) -> list[tuple[object, object, float, int]]:
+def interactions(ratings: odp.data.Ratings) -> list[tuple[object, object, float, int]]:
     assert ratings.user_ids is not None
     assert ratings.item_ids is not None
     assert ratings.order is not None
@@ -73,7 +73,7 @@ def test_each_form_of_file_gives_the_same_ratings(tmp_path: Path, form: str) -> 
 
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, lambda rows: pa.RecordBatch.from_pydict(rows)])
 def test_each_data_frame_gives_the_same_ratings(make: Any) -> None:
-    ratings = odp.Ratings.from_dataframe(make(ROWS), **NAMED, low=1, high=5)
+    ratings = odp.data.Ratings.from_dataframe(make(ROWS), **NAMED, low=1, high=5)
     assert interactions(ratings) == EXPECTED
     assert ratings.notes == (
         "1 rows name a user and an item again: the newest row of each pair counts, by time or else by row (--repeats)",
@@ -285,14 +285,14 @@ def test_text_ids_survive_files_splits_and_choices(tmp_path: Path) -> None:
     ratings = odp.load(pa.table(ROWS), **NAMED)
     ratings.save(tmp_path / "a.npz")
     ratings.save_folder(tmp_path / "folder")
-    for again in (odp.Ratings.load(tmp_path / "a.npz"), odp.Ratings.open_folder(tmp_path / "folder")):
+    for again in (odp.data.Ratings.load(tmp_path / "a.npz"), odp.data.Ratings.open_folder(tmp_path / "folder")):
         assert interactions(again) == EXPECTED
         assert again.user_keys.tolist() == ratings.user_keys.tolist()
     one = ratings.select_users([2])
     assert one.user_ids is not None
     assert one.user_ids.tolist() == ["李"]
     assert one.user_keys.tolist() == [ratings.user_keys[2]]
-    parts = odp.random_split(ratings, seed=3)
+    parts = odp.data.random_split(ratings, seed=3)
     assert parts.train.n_ratings + parts.validation.n_ratings + parts.test.n_ratings == 5
 
 
@@ -319,7 +319,7 @@ def test_any_text_is_an_id_and_is_given_back(rows: list[tuple[str, str, int, int
             with pytest.raises(DataError, match="writes one id in two ways, in row"):
                 read_table(table, Columns(low=1, high=5))
             return
-    found = odp.Ratings.from_triples(**read_table(table, Columns(low=1, high=5)).triples)
+    found = odp.data.Ratings.from_triples(**read_table(table, Columns(low=1, high=5)).triples)
     in_time = sorted(enumerate(rows), key=lambda one: (one[1][3], one[0]))
     latest = {(user, item): (value, time, row) for row, (user, item, value, time) in in_time}
     assert {(str(user), str(item)): value for user, item, value, _ in interactions(found)} == {
@@ -348,8 +348,8 @@ def test_many_rows_are_ordered_as_few_are(monkeypatch: pytest.MonkeyPatch) -> No
     times = chance.integers(0, 300, rows)
     values = chance.integers(1, 6, rows)
 
-    def made() -> odp.Ratings:
-        return odp.Ratings.from_triples("many", *columns, values, low=1, high=5, times=times)
+    def made() -> odp.data.Ratings:
+        return odp.data.Ratings.from_triples("many", *columns, values, low=1, high=5, times=times)
 
     few = made()
     monkeypatch.setattr("odp.datasets.sorting._MANY", 0)
@@ -392,4 +392,4 @@ def test_a_key_twice_in_one_json_object_is_a_bad_row(tmp_path: Path, doubled: st
     labelled = tmp_path / "labelled.jsonl"
     labelled.write_text('{"user": 1, "x": 1, "label": 0}\n{"user": 1, "x": 2, "label": 0, "label": 1}\n')
     with pytest.raises(DataError, match="'label' twice in one object: line 2"):
-        odp.load_examples(labelled)
+        odp.data.load_examples(labelled)

@@ -167,22 +167,22 @@ def test_a_column_without_any_readable_time_is_refused_with_a_sample_and_the_for
     with pytest.raises(
         DataError, match=r"column 'sent' has no time, but texts such as .*expected numbers, or dates such as"
     ):
-        odp.load_examples(frame, user="user", label="label", time="sent", on_error="skip")
+        odp.data.load_examples(frame, user="user", label="label", time="sent", on_error="skip")
 
 
 CLASSES = odp.Examples({"x": odp.Tensor((), 0.0, 100.0)}, classes=("no", "yes", "maybe"))
 LABELLED = st.tuples(st.integers(0, 7), st.integers(0, 99), st.sampled_from(CLASSES.classes))
 
 
-def labelled(rows: list[tuple[int, int, str]]) -> odp.ExampleColumns:
+def labelled(rows: list[tuple[int, int, str]]) -> odp.data.ExampleColumns:
     """From (user, day, label); the feature is the day, so that parts can be told."""
     users, days, labels = zip(*rows, strict=True)
     moments = [datetime(2001, 1, 1, tzinfo=UTC) + timedelta(days=day) for day in days]
     table = pa.table({"user": [f"u{one}" for one in users], "x": days, "label": labels, "when": moments})
-    return odp.load_examples(table, time="when", name="timed")
+    return odp.data.load_examples(table, time="when", name="timed")
 
 
-def parts_of(split: odp.ExamplesSplit, columns: odp.ExampleColumns) -> dict[str, list[float]]:
+def parts_of(split: odp.data.ExamplesSplit, columns: odp.data.ExampleColumns) -> dict[str, list[float]]:
     assert columns.user_ids is not None
     ids = [str(one) for one in columns.user_ids.tolist()]
     assert split.train.n_users == len(ids)
@@ -218,7 +218,7 @@ def test_examples_are_cut_at_a_date_as_ratings_are(rows: list[tuple[int, int, st
 
 def test_labels_that_are_numbers_count_no_classes_and_a_share_says_that_it_is_everybodys() -> None:
     table = pa.table({"user": [1, 1, 2, 3], "x": [1, 2, 3, 4], "label": [0.5, 0.25, 1.0, 0.0], "time": [1, 2, 3, 4]})
-    columns = odp.load_examples(table, time="time")
+    columns = odp.data.load_examples(table, time="time")
     assert "time" not in columns.columns
     data = odp.Examples({"x": odp.Tensor((), 0.0, 9.0)}, label_low=0.0, label_high=1.0)
     cut = TimeCut.parse("time:0.5")
@@ -233,10 +233,10 @@ def test_labels_that_are_numbers_count_no_classes_and_a_share_says_that_it_is_ev
 def test_rows_without_a_time_are_bad_where_times_are_read(tmp_path: Path) -> None:
     file = tmp_path / "visits.csv"
     file.write_text("user,x,label,when\na,1,0,2001-01-01\nb,2,1,\nc,3,1,2001-13-40\n")
-    assert odp.load_examples(file, text=("when",)).n_users == 3
+    assert odp.data.load_examples(file, text=("when",)).n_users == 3
     with pytest.raises(DataError, match=r"2 x no time \(column 'when'\): line 3, 4"):
-        odp.load_examples(file, time="when")
-    columns = odp.load_examples(file, time="when", on_error="skip")
+        odp.data.load_examples(file, time="when")
+    columns = odp.data.load_examples(file, time="when", on_error="skip")
     assert columns.n_users == 1
     assert columns.times is not None
     assert len(columns.times) == 1
@@ -255,4 +255,4 @@ def test_a_column_that_cannot_be_the_time_is_refused(options: dict[str, str], me
     table = pa.table({"user": [1, 2], "x": [1, 2], "label": [0, 1], "when": [1, 2]})
     label = "Label?" if options["time"] == "Label?" else "label"
     with pytest.raises((ConfigurationError, DataError), match=message):
-        odp.load_examples(table.rename_columns(["user", "x", label, "when"]), **{"user": "user", **options})
+        odp.data.load_examples(table.rename_columns(["user", "x", label, "when"]), **{"user": "user", **options})

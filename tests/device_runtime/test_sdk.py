@@ -263,7 +263,7 @@ def test_an_app_without_a_service_keeps_labelled_examples(tmp_path: Path) -> Non
     with odp.Device(tmp_path / "state", environment=environment) as device:
         assert device.add_examples({"image": np.zeros((2, 28, 28), np.uint8), "digit": [3, 7]}) == 2
         assert device.add_examples({"image": np.ones((1, 28, 28)), "digit": [1]}, time=NOW - 9.0) == 1
-        with pytest.raises(odp.DataError, match="the same length"):
+        with pytest.raises(odp.errors.DataError, match="the same length"):
             device.add_examples({"image": np.ones((1, 28, 28)), "digit": []})
     with Store.open(store_path(tmp_path / "state", 0)) as store:
         rows = store.examples("examples.camera").read({"image": odp.Tensor((28, 28), -1, 1)}, label="digit")
@@ -272,7 +272,7 @@ def test_an_app_without_a_service_keeps_labelled_examples(tmp_path: Path) -> Non
 
 
 def test_an_item_that_the_catalogue_does_not_have_is_an_error_where_the_app_hands_it_in(tmp_path: Path) -> None:
-    catalogue = odp.Catalogue.make("shop", ["SKU0700", "SKU0701"])
+    catalogue = odp.items.Catalogue.make("shop", ["SKU0700", "SKU0701"])
     catalogue.save(tmp_path / "items.catalogue")
     with odp.Device(tmp_path / "app", environment=Environment(keyring=False)) as device:
         with pytest.raises(DataError, match="cannot read the catalogue"):

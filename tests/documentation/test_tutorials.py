@@ -69,7 +69,7 @@ def test_recommendations_on_devices_run(folder: Path) -> None:
     run_page("recommend-on-devices")
     for project in ("shop", "player"):
         task = odp.load_task(folder / project / "task.toml")
-        assert task.factorization.catalogue == odp.Catalogue.load(folder / project / "items.catalogue")
+        assert task.factorization.catalogue == odp.items.Catalogue.load(folder / project / "items.catalogue")
 
 
 # Only where TensorFlow is: `make test-keras` has this file on its list.

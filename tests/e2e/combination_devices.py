@@ -26,12 +26,12 @@ class Addresses:
     reference_values: Path
 
 
-def data_of(combination: Combination) -> Ratings | odp.ExampleColumns:
+def data_of(combination: Combination) -> Ratings | odp.data.ExampleColumns:
     """What the devices of a combination's task hold; those of searches hold words beside."""
     if combination.algorithm in OF_EXAMPLES:
         owners = np.arange(20) % combination.devices
         columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
-        return odp.ExampleColumns.of_users(columns, owners)
+        return odp.data.ExampleColumns.of_users(columns, owners)
     ratings = synthetic_movielens(n_users=DEVICES, n_items=ITEMS, ratings_per_user=5, seed=7)
     if combination.algorithm == "implicit":
         seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
@@ -41,7 +41,7 @@ def data_of(combination: Combination) -> Ratings | odp.ExampleColumns:
 
 def devices_of(
     services: Services | Addresses, combination: Combination, *, population: str = "", folder: Path | None = None,
-    examples: odp.ExampleColumns | None = None, durable: bool = False, log: Path | None = None,
+    examples: odp.data.ExampleColumns | None = None, durable: bool = False, log: Path | None = None,
 ) -> device_runtime.Running:  # fmt: skip
     """A host of as many devices as the task of a combination has, with data for it; it runs until it is stopped.
 

@@ -47,7 +47,7 @@ def test_networked_and_simulated_releases_have_the_declared_noise_distribution(
 
     Kolmogorov-Smirnov against the exact law, per run, false alarm 1e-6 each (asymptotic bound 2 exp(-2 n D^2)).
     """
-    ratings = odp.synthetic_movielens(n_users=40, n_items=400, ratings_per_user=12, seed=3)
+    ratings = odp.data.synthetic_movielens(n_users=40, n_items=400, ratings_per_user=12, seed=3)
     world = World(tmp_path).start(stack)
     task = small_task(ratings, rank=2, training=odp.DPAM(steps=1))
     handle = world.connection.submit(task)

@@ -169,7 +169,7 @@ def test_a_table_is_refused_as_a_task_by_aggregator_and_server(trained: Trained)
         def definition() -> common_pb2.TaskDefinition:
             return definition
 
-    with pytest.raises(odp.ServiceError):
+    with pytest.raises(odp.errors.ServiceError):
         trained.world.connection.submit(Table())  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError):
         trained.lookup.find("Nothing!")

@@ -42,7 +42,7 @@ def numbered(ratings: Ratings, catalogue: Catalogue) -> Ratings:
     )  # fmt: skip
 
 
-def task_of(ratings: Ratings, catalogue: Catalogue, *, name: str, start: odp.WarmStart | None = None) -> Task:
+def task_of(ratings: Ratings, catalogue: Catalogue, *, name: str, start: odp.items.WarmStart | None = None) -> Task:
     small = small_task(ratings, rank=2, training=odp.DPAM(steps=1, slices_per_device=12), epsilon=4.0, places=8)
     model = odp.MatrixFactorization(items=catalogue.items, rank=2, catalogue=catalogue, start=start)
     return Task(
@@ -62,7 +62,7 @@ def test_devices_use_their_ratings_rightly_under_every_version(
     world.connection.publish_catalogue(first)
     before = world.connection.submit(task_of(ratings, first, name="films-1"))
     world.finish(before, world.devices(ratings))
-    start = odp.warm_start(before.model(), item_keys=first.keys)
+    start = odp.items.warm_start(before.model(), item_keys=first.keys)
 
     world.connection.publish_catalogue(second)
     task = task_of(ratings, second, name="films-2", start=start)
@@ -95,8 +95,8 @@ def test_devices_use_their_ratings_rightly_under_every_version(
 
     index = tmp_path / "items.index"
     with pytest.raises(ConfigurationError, match=r"item_keys\[0\]=.* as catalogue version 2 of task 'films-2' has it"):
-        odp.export_items(handle, index, item_keys=second.keys[::-1])
-    odp.export_items(handle, index)
+        odp.items.export_items(handle, index, item_keys=second.keys[::-1])
+    odp.items.export_items(handle, index)
     with Store.open(store_path(tmp_path / "devices", 0)) as store:
         offline = recommend_indexed(store, indexed_model(index), k=5)
     assert offline.keys is not None
@@ -143,7 +143,7 @@ def test_devices_compare_trainings_of_two_versions_by_their_keys(
     first = Catalogue.make(POPULATION, keys[34::-1])
     versions = [first, first.change(add=keys[35:], retire=[keys[number] for number in (0, 7, 8, 20, 34)])]
     template = small_task(ratings, rank=2, training=odp.DPAM(steps=1, slices_per_device=12), epsilon=4.0, places=8)
-    schedule = odp.Schedule(every="7d", horizon="3w", lifetime_epsilon=6.0, delta=template.privacy.delta)
+    schedule = odp.living.Schedule(every="7d", horizon="3w", lifetime_epsilon=6.0, delta=template.privacy.delta)
     filled: dict[str, object] = {"ratings": ratings}
     for week, catalogue in enumerate(versions):
         world.connection.publish_catalogue(catalogue)

@@ -40,7 +40,7 @@ def test_a_model_is_trained_from_values_in_pieces_and_the_audit_reads_them(
         cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation=mode),
     )  # fmt: skip
     handle = world.connection.submit(task)
-    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(people(), DATA)))
+    status = world.finish(handle, world.devices(examples=odp.data.ExampleColumns.of(people(), DATA)))
     pins = ReferenceValues.load(world.reference_values)
     log = world.root / "server" / "log"
     server = algorithm_for(open_task(status.task)).server()
@@ -109,5 +109,5 @@ def test_a_stream_or_sessions_beyond_one_message_are_refused_by_name_when_they_a
             name="kinds", population="films", model=MODEL, data=DATA, training=training,
             privacy=odp.UserLevelDP(epsilon=8, delta=1e-5), cohort=asked,
         )  # fmt: skip
-        with pytest.raises((odp.ConfigurationError, ServiceError), match=why):
+        with pytest.raises((odp.errors.ConfigurationError, ServiceError), match=why):
             world.connection.submit(task)

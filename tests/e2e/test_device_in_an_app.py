@@ -50,7 +50,7 @@ def until_finished(seconds: float, finished: threading.Event) -> None:
 def test_its_service_makes_the_examples_of_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("device_runtime.host.program.Door", functools.partial(Door, wait=until_finished))
     (tmp_path / "films.py").write_text(SERVICE)
-    others = odp.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
+    others = odp.data.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
     made = odp.Events(service="films", type=EXAMPLE, item="film", value="stars")
     task = dataclasses.replace(
         small_task(others, places=5, training=odp.DPAM(steps=0)),
@@ -109,7 +109,7 @@ def _wait_open(handle: TaskHandle) -> None:
 
 
 def test_learn_takes_turns_with_the_services_of_a_folder_and_tells_what_became_of_them(tmp_path: Path) -> None:
-    others = odp.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
+    others = odp.data.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
     seen = odp.Events(service="app", type="seen", item="film", value="stars")
     task = dataclasses.replace(
         small_task(others, places=5, training=odp.DPAM(steps=0)),
@@ -140,9 +140,9 @@ def test_learn_takes_turns_with_the_services_of_a_folder_and_tells_what_became_o
 def test_an_app_of_a_catalogue_shows_items_by_title_to_the_person_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    others = odp.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
+    others = odp.data.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
     keys = odp.datasets.catalogue_keys(others)
-    catalogue = odp.Catalogue.make(POPULATION, keys[::-1])
+    catalogue = odp.items.Catalogue.make(POPULATION, keys[::-1])
     small = small_task(others, places=5, training=odp.DPAM(steps=0))
     task = dataclasses.replace(
         small, population=POPULATION, cohort=odp.Cohort(minimum=20, goal=OTHERS + 1, round_seconds=600),
@@ -187,7 +187,7 @@ def test_an_app_of_a_catalogue_shows_items_by_title_to_the_person_alone(
 
 
 def test_learn_declines_what_its_limits_forbid_and_names_what_is_wrong_with_a_folder(tmp_path: Path) -> None:
-    others = odp.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
+    others = odp.data.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
     with _world_and_device(tmp_path, min_cohort=1000) as (world, device):
         _wait_open(world.connection.submit(small_task(others, places=5, training=odp.DPAM(steps=0))))
         declined = device.learn(POPULATION, services=world.root)

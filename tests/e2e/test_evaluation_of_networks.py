@@ -53,7 +53,7 @@ def test_devices_give_the_sums_of_the_simulation(tmp_path: Path, stack: contextl
     users = choosers(DEVICES) if asked.data is CHOICES else readers(DEVICES)
     world = World(tmp_path, noise=NoNoise()).start(stack)
     handle = world.connection.submit(asked)
-    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(users, asked.data)))
+    status = world.finish(handle, world.devices(examples=odp.data.ExampleColumns.of(users, asked.data)))
     (entry,) = status.rounds
     assert entry.contributions == DEVICES
     (tensor,) = common_pb2.Release.FromString(entry.release.release).tensors

@@ -31,7 +31,7 @@ DATA = odp.Examples(FEATURES, label="kind")
 MODEL = odp.Glm("multinomial", features=17, classes=3)
 
 
-def people(*, unknown: float = 5.0) -> odp.UsersExamples:
+def people(*, unknown: float = 5.0) -> odp.data.UsersExamples:
     """Users with none, one and many examples; among them numbers out of range, not a number, and an unknown class.
 
     A simulation refuses that class, which a device leaves out: for it, the label is missing.
@@ -44,7 +44,7 @@ def people(*, unknown: float = 5.0) -> odp.UsersExamples:
     counts[:3] = 0, 1, 5
     rows = generator.integers(5, 300, counts.sum())
     rows[1:6] = np.arange(5)
-    return odp.UsersExamples(features, kinds, rows, np.concatenate(([0], np.cumsum(counts))))
+    return odp.data.UsersExamples(features, kinds, rows, np.concatenate(([0], np.cumsum(counts))))
 
 
 def task(mode: str, training: odp.DPFedAvg | odp.DPSGD) -> odp.Task:
@@ -74,7 +74,7 @@ def test_devices_train_the_model_of_the_simulation_in_every_mode(
     users = people(unknown=np.nan)
     world = World(tmp_path, **({} if mode == "secagg+" else {"noise": NoNoise()})).start(stack)
     handle = world.connection.submit(task(mode, TRAININGS[mode]))
-    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(people(), DATA)))
+    status = world.finish(handle, world.devices(examples=odp.data.ExampleColumns.of(people(), DATA)))
     assert [entry.contributions for entry in status.rounds] == [DEVICES] * TRAININGS[mode].rounds
 
     algorithm, figures = algorithm_for(open_task(status.task)), []
@@ -126,7 +126,7 @@ def test_devices_read_names_and_text_as_the_simulation_does(tmp_path: Path, stac
     asked = dataclasses.replace(
         task("enclave", training), data=data, model=odp.Glm("multinomial", features=29, classes=3)
     )
-    given = odp.ExampleColumns.of_users(columns, np.arange(240) % DEVICES)
+    given = odp.data.ExampleColumns.of_users(columns, np.arange(240) % DEVICES)
     users = given.users_examples(data)
     world = World(tmp_path, noise=NoNoise()).start(stack)
     status = world.finish(world.connection.submit(asked), world.devices(examples=given))
@@ -149,7 +149,7 @@ def test_a_training_with_noise_costs_its_budget_and_shows_what_was_read(
     world = World(tmp_path).start(stack)
     asked = task("enclave", odp.DPFedAvg(rounds=2))
     status = world.finish(
-        world.connection.submit(asked), world.devices(examples=odp.ExampleColumns.of(people(), DATA))
+        world.connection.submit(asked), world.devices(examples=odp.data.ExampleColumns.of(people(), DATA))
     )  # fmt: skip
     release = common_pb2.Release.FromString(status.rounds[-1].release.release)
     assert 8.0 - 1e-4 < release.epsilon_spent <= 8.0
@@ -169,7 +169,7 @@ def test_each_round_of_a_schedule_closes_at_its_goal_and_is_divided_by_it(
         rounds=2, most_examples=8, cohort_schedule=[(1, 20), (1, DEVICES)], noise_multiplier=20.0, diagnostics=True
     )
     handle = world.connection.submit(task(mode, training))
-    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(people(), DATA)))
+    status = world.finish(handle, world.devices(examples=odp.data.ExampleColumns.of(people(), DATA)))
     first, last = (entry.contributions for entry in status.rounds)
     assert 20 <= first <= DEVICES
     assert last == DEVICES

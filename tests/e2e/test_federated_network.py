@@ -31,7 +31,7 @@ DEVICES = 22
 DATA = odp.Examples({"image": odp.Tensor((4, 4, 1), 0, 200, scale=1 / 200)}, label="kind")
 
 
-def people(*, unknown: float = 5.0) -> odp.UsersExamples:
+def people(*, unknown: float = 5.0) -> odp.data.UsersExamples:
     """Users with none, one and many examples; among them numbers out of range, not a number, and an unknown class.
 
     A simulation refuses that class, which a device leaves out: for it, the label is missing.
@@ -44,7 +44,7 @@ def people(*, unknown: float = 5.0) -> odp.UsersExamples:
     counts[:3] = 0, 1, 5
     rows = generator.integers(5, 200, counts.sum())
     rows[1:6] = np.arange(5)
-    return odp.UsersExamples(features, kinds, rows, np.concatenate(([0], np.cumsum(counts))))
+    return odp.data.UsersExamples(features, kinds, rows, np.concatenate(([0], np.cumsum(counts))))
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def test_devices_train_the_network_of_the_simulation_in_every_mode(
         cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation=mode),
     )  # fmt: skip
     handle = world.connection.submit(task)
-    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(people(), DATA)))
+    status = world.finish(handle, world.devices(examples=odp.data.ExampleColumns.of(people(), DATA)))
     assert [entry.contributions for entry in status.rounds] == [DEVICES] * training.rounds
 
     algorithm = algorithm_for(open_task(status.task))

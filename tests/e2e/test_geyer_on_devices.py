@@ -36,13 +36,13 @@ PICTURES, ROUNDS = 20, 2
 DATA = odp.Examples({"picture": odp.Tensor((28, 28, 1), 0, 255, scale=1 / 255)}, label="digit")
 
 
-def people(layer: GradientFeatures) -> odp.UsersExamples:
+def people(layer: GradientFeatures) -> odp.data.UsersExamples:
     """Users of two kinds of pictures each, as most of the published clients have two digits."""
     pictures = strokes(DEVICES * PICTURES, seed=5)
     kinds = layer.of(pictures)[:, :CLASSES].argmax(axis=1)
     order = np.argsort(kinds, kind="stable").reshape(2 * DEVICES, PICTURES // 2)
     rows = order[np.random.default_rng(5).permutation(2 * DEVICES)].reshape(-1)
-    return odp.UsersExamples(
+    return odp.data.UsersExamples(
         pictures.reshape(len(pictures), -1).astype(np.float32), kinds.astype(np.float32), rows,
         np.arange(DEVICES + 1) * PICTURES,
     )  # fmt: skip
@@ -81,7 +81,7 @@ def test_devices_train_the_task_as_the_simulator_does(
     )  # fmt: skip
     world = World(tmp_path, **noiseless).start(stack)
     handle = world.connection.submit(task)
-    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(users, DATA)))
+    status = world.finish(handle, world.devices(examples=odp.data.ExampleColumns.of(users, DATA)))
     assert [entry.contributions for entry in status.rounds] == [DEVICES] * ROUNDS
 
     algorithm = algorithm_for(open_task(status.task))

@@ -93,7 +93,7 @@ def test_without_noise_the_words_above_the_threshold_are_found_with_their_counts
 
 def test_frequent_words_of_a_population_are_found_with_noise() -> None:
     """20,000 users, epsilon 2: the 25 most frequent words lie over 8 deviations above the threshold."""
-    people = odp.synthetic_words(n_users=20_000, vocabulary=2_000, seed=4)
+    people = odp.data.synthetic_words(n_users=20_000, vocabulary=2_000, seed=4)
     asked = odp.HeavyHitters(
         name="words", events=odp.Events(service="keyboard", type="typed", item="word"),
         privacy=odp.UserLevelDP(epsilon=2, delta=1e-6), cohort=odp.Cohort(minimum=100, goal=20_000),
@@ -158,7 +158,7 @@ def test_devices_find_the_words_of_the_simulation(
     ],
 )  # fmt: skip
 def test_a_question_that_makes_no_sense_is_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(odp.ConfigurationError, match=message):
+    with pytest.raises(odp.errors.ConfigurationError, match=message):
         task(**change)
 
 
@@ -179,7 +179,7 @@ def test_a_definition_out_of_its_bounds_is_refused(
     definition.developer_key = SigningKey.generate().public
     check_definition(definition)
     spoil(definition)
-    with pytest.raises(odp.ConfigurationError, match=message):
+    with pytest.raises(odp.errors.ConfigurationError, match=message):
         check_definition(definition)
 
 
@@ -188,9 +188,9 @@ def test_a_task_file_says_the_same() -> None:
 
 
 def test_other_populations_and_unknown_words_are_refused(ratings: Ratings) -> None:
-    with pytest.raises(odp.ConfigurationError, match="UsersTexts"):
+    with pytest.raises(odp.errors.ConfigurationError, match="UsersTexts"):
         odp.simulate(task(), ratings)
-    with pytest.raises(odp.DataError, match="1 to 48 users"):
+    with pytest.raises(odp.errors.DataError, match="1 to 48 users"):
         odp.simulate(task(), of_words(WORDS * 3))
     with pytest.raises(KeyError):
         odp.simulate(task(), of_words(WORDS), noise=False).results["missing"]

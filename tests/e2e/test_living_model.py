@@ -34,7 +34,9 @@ def test_weeks_of_retraining_with_a_kill_in_each(tmp_path: Path, stack: contextl
     ratings = load(DATA)
     keys = list(catalogue_keys(ratings))
     template = small_task(ratings, rank=2, training=odp.DPAM(steps=1), places=8)
-    schedule = odp.Schedule(every="7d", horizon=f"{weeks}w", lifetime_epsilon=LIFETIME, delta=template.privacy.delta)
+    schedule = odp.living.Schedule(
+        every="7d", horizon=f"{weeks}w", lifetime_epsilon=LIFETIME, delta=template.privacy.delta
+    )
     platform = Platform(tmp_path / "platform", stack)
     platform.start(DEVICE_HOST)
     versions = [Catalogue.make(POPULATION, keys[:15])]

@@ -78,7 +78,7 @@ def test_the_server_counts_what_each_device_reports_once(
 def test_devices_train_instances_of_a_model_and_come_back_when_due(tmp_path: Path, stack: contextlib.ExitStack) -> None:
     world = World(tmp_path, with_tokens=False).start(stack)
     generator = np.random.default_rng(1)
-    people = odp.ExampleColumns.of_users(
+    people = odp.data.ExampleColumns.of_users(
         {"x": generator.random(60), "label": generator.integers(0, 2, 60).astype(np.float64)}, np.arange(60) // 3
     )
     task = odp.DrawAndDiscard(
@@ -131,12 +131,14 @@ def test_devices_report_words_whose_counts_are_those_of_one_computation(
 def test_reports_need_a_token_where_the_population_says_so(tmp_path: Path, stack: contextlib.ExitStack) -> None:
     """Who runs no enrolled device changes no row, and who shows another device's token neither."""
     world = World(tmp_path).start(stack)
-    people = odp.ExampleColumns.of_users({"x": np.full(4, 0.5), "label": np.array([0.0, 1.0, 0.0, 1.0])}, np.arange(4))
+    people = odp.data.ExampleColumns.of_users(
+        {"x": np.full(4, 0.5), "label": np.array([0.0, 1.0, 0.0, 1.0])}, np.arange(4)
+    )
     task = odp.DrawAndDiscard(
         name="clicks", population="films", features={"x": odp.Number()}, epsilon=2.0, instances=3, most_updates=5,
         false_alarms=0.0,
     )  # fmt: skip
-    with pytest.raises(odp.ServiceError, match="seconds_between=60"):
+    with pytest.raises(odp.errors.ServiceError, match="seconds_between=60"):
         # Each of the reports would need a token of its own.
         world.connection.submit(dataclasses.replace(task, most_reports=2, seconds_between=60))
     handle = world.connection.submit(task)
@@ -206,5 +208,5 @@ def test_an_enclave_that_is_handed_such_a_task_refuses_it(tmp_path: Path, stack:
     client = AggregatorClient(
         public, control, address=world.aggregator.address, control_address=world.aggregator.control_address
     )
-    with pytest.raises(odp.ServiceError, match="Expected a task with rounds"):
+    with pytest.raises(odp.errors.ServiceError, match="Expected a task with rounds"):
         client.check_task(handle.status().task)

@@ -41,7 +41,7 @@ def test_devices_give_the_answers_of_the_simulation_in_every_mode(
     world = World(tmp_path, **({} if mode == "secagg+" else {"noise": NoNoise()})).start(stack)
     asked = evaluation(DEVICES, mode=mode, population="films", **KINDS[mode])
     handle = world.connection.submit(asked)
-    status = world.finish(handle, world.devices(examples=odp.ExampleColumns.of(users, DATA)))
+    status = world.finish(handle, world.devices(examples=odp.data.ExampleColumns.of(users, DATA)))
     (entry,) = status.rounds
     assert entry.contributions == DEVICES
     (tensor,) = common_pb2.Release.FromString(entry.release.release).tensors
@@ -72,7 +72,7 @@ def test_parameters_other_than_the_named_ones_are_refused(tmp_path: Path, stack:
 
 
 def test_devices_test_two_versions_of_items_on_their_own_ratings(tmp_path: Path, stack: contextlib.ExitStack) -> None:
-    ratings = odp.synthetic_movielens(n_users=DEVICES, n_items=30, ratings_per_user=8)
+    ratings = odp.data.synthetic_movielens(n_users=DEVICES, n_items=30, ratings_per_user=8)
     model = odp.RatedItems(items=30, rank=2)
     generator = np.random.default_rng(1)
     first, second = (generator.uniform(0.1, 1.0, model.size).astype(np.float32) for _ in range(2))

@@ -47,7 +47,9 @@ def test_devices_send_reports_whose_sum_is_that_of_their_updates_but_for_the_sta
         cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation=mode, **fractions),
     )  # fmt: skip
     world = World(tmp_path, **({} if in_session else {"noise": NoNoise()})).start(stack)
-    status = world.finish(world.connection.submit(asked), world.devices(examples=odp.ExampleColumns.of(people(), DATA)))
+    status = world.finish(
+        world.connection.submit(asked), world.devices(examples=odp.data.ExampleColumns.of(people(), DATA))
+    )
     assert [entry.contributions for entry in status.rounds] == [DEVICES] * ROUNDS
 
     algorithm = algorithm_for(open_task(status.task))

@@ -82,7 +82,7 @@ def test_the_release_costs_exactly_the_budget() -> None:
 
 
 def test_a_quantile_is_that_of_the_users_values_up_to_a_bin() -> None:
-    people = odp.synthetic_movielens(n_users=3000, n_items=50, ratings_per_user=20, seed=3)
+    people = odp.data.synthetic_movielens(n_users=3000, n_items=50, ratings_per_user=20, seed=3)
     run = odp.simulate(task(3000, low=0.5, high=5.5, bins=5), people, seed=1)
     weights = 1.0 / people.counts()[people.users()]
     order = np.argsort(people.values, kind="stable")
@@ -117,7 +117,7 @@ def test_intervals_hold_at_their_confidence() -> None:
     ],
 )  # fmt: skip
 def test_a_question_that_makes_no_sense_is_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(odp.ConfigurationError, match=message):
+    with pytest.raises(odp.errors.ConfigurationError, match=message):
         task(100, **change)
 
 
@@ -142,7 +142,7 @@ def test_a_definition_out_of_its_bounds_is_refused(
     definition = task(100).definition()
     definition.developer_key = SigningKey.generate().public
     spoil(definition)
-    with pytest.raises(odp.ConfigurationError, match=message):
+    with pytest.raises(odp.errors.ConfigurationError, match=message):
         check_definition(definition)
 
 
@@ -184,7 +184,7 @@ def test_results_have_the_reported_quantiles_and_estimate_any(ratings: Ratings) 
     assert found.estimate(0.5) == found[0.5]
     assert found[0.1].value <= found.estimate(0.3).value <= found[0.5].value
     for confidence in (-1.0, 0.0, 1.0, math.nan):
-        with pytest.raises(odp.ConfigurationError, match=f"confidence={confidence!r}"):
+        with pytest.raises(odp.errors.ConfigurationError, match=f"confidence={confidence!r}"):
             found.to_json(confidence)
 
 

@@ -91,12 +91,12 @@ def test_a_definition_out_of_its_bounds_is_refused(
     definition.developer_key = SigningKey.generate().public
     check_definition(definition)
     spoil(definition)
-    with pytest.raises(odp.ConfigurationError, match=message):
+    with pytest.raises(odp.errors.ConfigurationError, match=message):
         check_definition(definition)
 
 
 def test_the_definition_is_refused_without_reports() -> None:
     definition = task(100).definition()
     definition.shuffled_statistics.reports.ClearField("queries")
-    with pytest.raises(odp.ConfigurationError, match="1 to 64 queries"):
+    with pytest.raises(odp.errors.ConfigurationError, match="1 to 64 queries"):
         algorithm_for(definition).check()

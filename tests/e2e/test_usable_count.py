@@ -36,14 +36,14 @@ SECONDS = 150.0
 DATA = odp.Examples({"x": odp.Tensor((3,), low=-1, high=1)}, label="clicked", classes=("no", "yes"))
 
 
-def people(no_rows: int, none: int, some: int, every: int) -> odp.ExampleColumns:
+def people(no_rows: int, none: int, some: int, every: int) -> odp.data.ExampleColumns:
     """Users of each place, whose unusable labels are of an older version of an app."""
     counts = np.repeat([0, 3, 4, 2], [no_rows, none, some, every])
     labels = [["maybe"] * 3] * none + [["yes", "maybe", "no", "maybe"]] * some + [["no", "yes"]] * every
     flat = np.array([label for user in labels for label in user])
     features = np.linspace(-1, 1, 3 * len(flat)).reshape(-1, 3)
     offsets = np.concatenate(([0], np.cumsum(counts)))
-    return odp.ExampleColumns({"x": features, "clicked": flat}, np.arange(len(flat)), offsets)
+    return odp.data.ExampleColumns({"x": features, "clicked": flat}, np.arange(len(flat)), offsets)
 
 
 def task(devices: int, *, mode: str = "enclave", share: float = 0.5, **changes: Any) -> odp.Task:

@@ -249,7 +249,7 @@ class World:
         self,
         ratings: Ratings | None = None,
         *,
-        examples: odp.ExampleColumns | None = None,
+        examples: odp.data.ExampleColumns | None = None,
         count: int | None = None,
         **changes: object,
     ) -> device_runtime.Running:

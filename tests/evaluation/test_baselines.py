@@ -14,7 +14,7 @@ from odp.evaluation import baselines as module
 from odp.evaluation.baselines import Baselines, baselines, item_mean_events, rmse
 from odp.privacy.accounting import epsilon, mu, mu_for
 
-SPLIT = random_split(odp.synthetic_movielens(n_users=500, n_items=60, ratings_per_user=25, seed=2), seed=1)
+SPLIT = random_split(odp.data.synthetic_movielens(n_users=500, n_items=60, ratings_per_user=25, seed=2), seed=1)
 
 
 def _baselines(*, eps: float = 8.0, seed: int = 1, train: Ratings = SPLIT.train) -> Baselines:

@@ -11,7 +11,7 @@ from odp.datasets.ratings import Ratings
 from odp.evaluation.users import chosen_entries, draw_users, user_seeds
 from odp.privacy.events import Sampling
 
-RATINGS = odp.synthetic_movielens(n_users=400, n_items=30, ratings_per_user=15, seed=4)
+RATINGS = odp.data.synthetic_movielens(n_users=400, n_items=30, ratings_per_user=15, seed=4)
 ABSENT = RATINGS.select_users([user for user in range(400) if user != 7])
 ZEROED = RATINGS.take(RATINGS.users() != 7)
 

@@ -94,7 +94,7 @@ class Trainings:
         return submitted
 
     def _advanced(self) -> Standing:
-        schedule = odp.Schedule(
+        schedule = odp.living.Schedule(
             every=f"{_PERIOD_DAYS}d", horizon=f"{_PERIOD_DAYS * self._trainings}d", lifetime_epsilon=8.0,
             delta=self._task.privacy.delta,
         )  # fmt: skip

@@ -27,11 +27,11 @@ def terms_of(data: odp.Examples) -> ExamplesTerms:
 @pytest.mark.parametrize("kind", [np.uint8, np.float32])
 def test_columns_of_a_simulations_users_give_a_model_the_same_numbers(kind: type, scale: float) -> None:
     generator = np.random.default_rng(1)
-    users = odp.UsersExamples(
+    users = odp.data.UsersExamples(
         generator.integers(0, 256, (9, 7)).astype(kind), np.arange(9, dtype=np.float32),
         np.array([0, 3, 3, 8], dtype=np.int64), np.array([0, 1, 1, 4]), scale,
     )  # fmt: skip
-    people = odp.ExampleColumns.of(users, DATA)
+    people = odp.data.ExampleColumns.of(users, DATA)
     assert people.n_users == 3
     assert people.columns["image"].dtype == (kind if scale == 1.0 else np.float32)
     terms = terms_of(DATA)
@@ -45,22 +45,22 @@ def test_columns_of_a_simulations_users_give_a_model_the_same_numbers(kind: type
     assert people.first_users(1).user(0)["kind"].tolist() == [0.0]
     narrow = odp.Examples({"age": odp.Tensor((), 0, 100)})
     with pytest.raises(DataError, match="examples of 1 numbers"):
-        odp.ExampleColumns.of(users, narrow)
+        odp.data.ExampleColumns.of(users, narrow)
 
 
 def test_a_file_has_the_same_examples(tmp_path: Path) -> None:
-    people = odp.ExampleColumns.of_users(
+    people = odp.data.ExampleColumns.of_users(
         {"x": np.arange(8, dtype=np.uint8).reshape(4, 2), "y": [1, 2, 3, 4]}, [3, 1, 1, 0]
     )
     people.save(tmp_path / "people.npz")
-    again = odp.ExampleColumns.load(tmp_path / "people.npz")
+    again = odp.data.ExampleColumns.load(tmp_path / "people.npz")
     assert again.n_users == 4
     for user in range(4):
         assert {name: one.tolist() for name, one in again.user(user).items()} == {
             name: one.tolist() for name, one in people.user(user).items()
         }
     with pytest.raises(DataError, match="no column 'user'"):
-        odp.ExampleColumns.of_users({"user": [1]}, [0]).save(tmp_path / "other.npz")
+        odp.data.ExampleColumns.of_users({"user": [1]}, [0]).save(tmp_path / "other.npz")
 
 
 @pytest.mark.parametrize(
@@ -77,19 +77,19 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, arrays: dict[str, o
     path = tmp_path / "people.npz"
     np.savez(path, **arrays)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=message):
-        odp.ExampleColumns.load(path)
+        odp.data.ExampleColumns.load(path)
 
 
 def test_a_file_that_is_missing_or_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
-        odp.ExampleColumns.load(tmp_path / "people.npz")
+        odp.data.ExampleColumns.load(tmp_path / "people.npz")
     for content in (b"", b"PK\x03\x04 nonsense", b"\x93NUMPY"):
         (tmp_path / "people.npz").write_bytes(content)
         with pytest.raises(DataError, match="not a readable npz file"):
-            odp.ExampleColumns.load(tmp_path / "people.npz")
+            odp.data.ExampleColumns.load(tmp_path / "people.npz")
     np.save(tmp_path / "people.npy", np.zeros(3))
     with pytest.raises(DataError, match="not a readable npz file"):
-        odp.ExampleColumns.load(tmp_path / "people.npy")
+        odp.data.ExampleColumns.load(tmp_path / "people.npy")
 
 
 @pytest.mark.parametrize("table", ["ratings", "events.music", "examples.", "digits"])
@@ -108,4 +108,4 @@ def test_a_table_of_something_else_is_refused(table: str) -> None:
 @pytest.mark.parametrize("name", ["user", "x"])
 def test_a_hostile_file_is_refused_by_its_name(tmp_path: Path, name: str, kind: str) -> None:
     with pytest.raises(DataError, match=r"hostile\.npz: "):
-        odp.ExampleColumns.load(hostile_archives.write(tmp_path, kind, name))
+        odp.data.ExampleColumns.load(hostile_archives.write(tmp_path, kind, name))

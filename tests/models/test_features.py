@@ -103,8 +103,8 @@ def test_whole_numbers_are_names_where_a_name_is_a_number(tmp_path: Path) -> Non
         assert found is not None
         np.testing.assert_array_equal(found, [1, 0, 2, 4, np.nan, np.nan])
     data = odp.Examples({"stars": stars}, label="kind")
-    users = odp.ExampleColumns.of_users({"stars": columns[0][:4], "kind": [0, 1, 2, 0]}, [0, 0, 1, 1])
-    again = odp.ExampleColumns.of(users.users_examples(data), data)
+    users = odp.data.ExampleColumns.of_users({"stars": columns[0][:4], "kind": [0, 1, 2, 0]}, [0, 0, 1, 1])
+    again = odp.data.ExampleColumns.of(users.users_examples(data), data)
     assert again.columns["stars"].tolist() == ["1", "5", "2", "-3"], "a device would read numbers as names"
     np.testing.assert_array_equal(again.users_examples(data).features, users.users_examples(data).features)
 
@@ -148,7 +148,7 @@ def test_a_device_reads_what_a_simulation_reads(
         "colour": np.array(names[:count]), "said": np.array(texts), "size": np.array(sizes[:count], dtype=np.float64),
         "kind": np.array([0.0, 1.0, 2.0, np.nan, 0.0, 1.0])[:count],
     }  # fmt: skip
-    people = odp.ExampleColumns.of_users(columns, np.zeros(count, dtype=int)).users_examples(data)
+    people = odp.data.ExampleColumns.of_users(columns, np.zeros(count, dtype=int)).users_examples(data)
     simulated = UsableTable.of(terms.model, terms.examples, people).usable(people).of(0)
     path = tmp_path_factory.mktemp("device") / "store.db"
     with Store.open_or_create(path, durable=False) as store:
@@ -165,7 +165,7 @@ def test_devices_and_simulation_train_the_same(tmp_path: Path) -> None:
     terms = Terms.of(task.definition())
     columns = columns_of(60)
     owners = np.arange(60) % 4
-    people = odp.ExampleColumns.of_users(columns, owners)
+    people = odp.data.ExampleColumns.of_users(columns, owners)
     users = people.users_examples(DATA)
     seeds = user_seeds(users, 3)
     parameters = np.random.default_rng(2).normal(size=(terms.model.size, 1)).astype(np.float32)
@@ -185,12 +185,12 @@ def test_devices_and_simulation_train_the_same(tmp_path: Path) -> None:
 
 
 def test_columns_of_a_simulations_numbers_are_read_alike(tmp_path: Path) -> None:
-    users = odp.ExampleColumns.of_users(columns_of(20), np.arange(20) % 2).users_examples(DATA)
-    again = odp.ExampleColumns.of(users, DATA)
+    users = odp.data.ExampleColumns.of_users(columns_of(20), np.arange(20) % 2).users_examples(DATA)
+    again = odp.data.ExampleColumns.of(users, DATA)
     assert again.columns["said"].shape == (20, 4)
     np.testing.assert_array_equal(again.users_examples(DATA).features, users.features)
     again.save(tmp_path / "people.npz")
-    loaded = odp.ExampleColumns.load(tmp_path / "people.npz").users_examples(DATA)
+    loaded = odp.data.ExampleColumns.load(tmp_path / "people.npz").users_examples(DATA)
     np.testing.assert_array_equal(loaded.of(1)[0], users.of(1)[0])
 
 
@@ -214,15 +214,15 @@ def test_a_simulation_learns_from_words_and_categories() -> None:
     said = np.array(["the storm", "a CAT", "sat down"])[kinds]
     columns = {"said": said, "colour": np.array(COLOURS)[generator.integers(0, 3, 1200)], "kind": kinds}
     data = odp.Examples({"said": WORDS, "colour": odp.Category(COLOURS)}, label="kind")
-    users = odp.ExampleColumns.of_users(columns, np.arange(1200) % 120).users_examples(data)
+    users = odp.data.ExampleColumns.of_users(columns, np.arange(1200) % 120).users_examples(data)
     task = task_of(
         data, features=6, cohort=odp.Cohort(minimum=4, goal=120), privacy=odp.UserLevelDP(epsilon=8, delta=1e-3)
     )
-    run = odp.simulate(task, odp.ExamplesSplit(users, users), seed=1)
+    run = odp.simulate(task, odp.data.ExamplesSplit(users, users), seed=1)
     assert run.metrics["test_accuracy"] > 0.95
 
 
-def encoded_by_hand(users: odp.UsersExamples) -> odp.UsersExamples:
+def encoded_by_hand(users: odp.data.UsersExamples) -> odp.data.UsersExamples:
     """The examples of two categories, one of three and one of five, as the numbers that they stand for."""
     codes = users.features.astype(int)
     return dataclasses.replace(
@@ -234,10 +234,10 @@ CATEGORIES = odp.Examples({"a": odp.Category(3), "b": odp.Category(5)}, label="k
 BY_HAND = odp.Examples({"x": odp.Tensor((8,), 0, 1)}, label="kind")
 
 
-def two_categories() -> odp.UsersExamples:
+def two_categories() -> odp.data.UsersExamples:
     generator = np.random.default_rng(7)
     codes = np.stack((generator.integers(0, 3, 300), generator.integers(0, 5, 300)), axis=1).astype(np.float32)
-    return odp.UsersExamples.of_users(codes, (codes.sum(axis=1) % 3), np.arange(300) % 40)
+    return odp.data.UsersExamples.of_users(codes, (codes.sum(axis=1) % 3), np.arange(300) % 40)
 
 
 def test_training_on_categories_is_training_on_numbers_that_were_encoded_by_hand(
@@ -249,7 +249,7 @@ def test_training_on_categories_is_training_on_numbers_that_were_encoded_by_hand
     training = odp.DPFedAvg(rounds=3, rate=0.5, clip=1.0, epochs=2, batch=4)
     found, expected = (
         odp.simulate(
-            task_of(data, features=8, cohort=cohort, training=training), odp.ExamplesSplit(given, given), seed=1
+            task_of(data, features=8, cohort=cohort, training=training), odp.data.ExamplesSplit(given, given), seed=1
         )
         for data, given in ((CATEGORIES, users), (BY_HAND, encoded_by_hand(users)))
     )
@@ -359,7 +359,7 @@ def test_bad_features_are_refused(make: Any, message: str) -> None:
 
 
 def test_columns_that_do_not_fit_are_named() -> None:
-    people = odp.ExampleColumns.of_users(columns_of(3), [0, 0, 1])
+    people = odp.data.ExampleColumns.of_users(columns_of(3), [0, 0, 1])
     for changed, message in (
         (odp.Examples({"size": WORDS}, label="kind"), "'size' to hold one text per example"),
         (odp.Examples({"said": odp.Category(3)}, label="kind"), "'said' to hold one whole number"),

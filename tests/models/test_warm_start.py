@@ -133,7 +133,7 @@ def test_a_saved_start_is_the_same_and_other_files_are_refused(tmp_path: Path) -
 
 
 def test_keys_are_titles_that_stand_once() -> None:
-    ratings = odp.synthetic_movielens(n_users=4, n_items=5, ratings_per_user=5, seed=1)
+    ratings = odp.data.synthetic_movielens(n_users=4, n_items=5, ratings_per_user=5, seed=1)
     titled = dataclasses.replace(ratings, titles=("Kim", "Kim #2", "Kim", "", "Ran"))
     assert catalogue_keys(titled) == ("Kim", "Kim #2", "Kim #3", "untitled", "Ran")
     with pytest.raises(DataError, match="no titles and no ids"):
@@ -142,13 +142,13 @@ def test_keys_are_titles_that_stand_once() -> None:
 
 def test_a_second_training_from_a_release_predicts_better_than_a_first() -> None:
     """Noise is seeded: no false alarms."""
-    ratings = odp.synthetic_movielens(n_users=1500, n_items=120, seed=5)
+    ratings = odp.data.synthetic_movielens(n_users=1500, n_items=120, seed=5)
     split = random_split(ratings, seed=1)
     keys = tuple(f"film {place}" for place in range(ratings.n_items))
 
     def error(task: odp.Task, seed: int) -> tuple[float, WarmStart]:
         found = odp.simulate(task, split, seed=seed)
-        return found.to_json()["test_rmse"], odp.warm_start(found.model, keys)
+        return found.to_json()["test_rmse"], odp.items.warm_start(found.model, keys)
 
     cold = preset_task("auto", ratings, epsilon=4.0, delta=1e-6)
     first, start = error(cold, 1)
@@ -177,14 +177,14 @@ def test_models_of_other_kinds_are_no_start() -> None:
     rows = np.ones((3, 4), dtype=np.float32)
     other = ModelVersion(0, (TableValues("items", rows, keyed=True),))
     with pytest.raises(ConfigurationError, match="a model of ratings, or task="):
-        odp.warm_start(other, ("a", "b", "c"))
+        odp.items.warm_start(other, ("a", "b", "c"))
     ours = ModelVersion(0, (TableValues("items", rows, keyed=True), TableValues("globals", rows[:1, :2], keyed=False)))
     with pytest.raises(ConfigurationError, match=r"item_keys for 3 items of the model .got 2."):
-        odp.warm_start(ours, ("a", "b"))
+        odp.items.warm_start(ours, ("a", "b"))
 
 
 def test_the_command_writes_a_start_and_begins_with_it(tmp_path: Path) -> None:
-    ratings = odp.synthetic_movielens(n_users=300, n_items=60, seed=5)
+    ratings = odp.data.synthetic_movielens(n_users=300, n_items=60, seed=5)
     named = dataclasses.replace(ratings, titles=tuple(f"Film {place} (1999)" for place in range(60)))
     named.save(tmp_path / "films.npz")
     common = ["simulate", "--data", str(tmp_path / "films.npz"), "--no-baselines", "--json"]
@@ -224,7 +224,7 @@ def test_items_that_people_have_seen_begin_a_training_that_finds_more_with_less_
     before = preset_task("auto", seen_by(900, seed=1), epsilon=epsilon, delta=1e-6)
     before = dataclasses.replace(before, model=dataclasses.replace(before.factorization, rank=8))
     released = odp.simulate(before, random_split(seen_by(900, seed=1), seed=1), seed=1)
-    start = odp.warm_start(released.model, keys, task=before)
+    start = odp.items.warm_start(released.model, keys, task=before)
     counts = np.bincount(seen_by(900, seed=1).items, minlength=120)
     assert np.corrcoef(np.asarray(start.popularity), counts)[0, 1] > 0.7
 
@@ -248,7 +248,7 @@ def test_a_start_of_popularity_alone_puts_the_items_in_their_order(rank: int) ->
     task = dataclasses.replace(task, model=dataclasses.replace(task.factorization, rank=rank))
     found = odp.simulate(task, random_split(ratings, seed=1), seed=1)
     keys = tuple(map(str, range(120)))
-    start = odp.warm_start(found.model, keys, task=task)
+    start = odp.items.warm_start(found.model, keys, task=task)
     np.testing.assert_allclose(start.popularity, np.maximum(found.item_counts, 1.0), rtol=1e-3)
     assert start.tells(keys)
     assert not start.tells(("other", "items"))
@@ -259,7 +259,7 @@ def test_a_start_helps_where_a_catalogue_is_small() -> None:
     """A quarter of 120 items would be too few to tell tastes by. Noise is seeded: no false alarms."""
     keys, split = tuple(map(str, range(120))), random_split(seen_by(900, seed=2), seed=2)
     before = preset_task("auto", seen_by(900, seed=1), epsilon=8.0, delta=1e-6)
-    start = odp.warm_start(
+    start = odp.items.warm_start(
         odp.simulate(before, random_split(seen_by(900, seed=1), seed=1), seed=1).model, keys, task=before
     )
 
@@ -275,14 +275,14 @@ def test_a_start_from_another_model_or_task_of_implicit_feedback_is_refused() ->
     task = preset_task("auto", ratings, epsilon=8.0, delta=1e-6)
     model = odp.simulate(task, random_split(ratings, seed=1), seed=1).model
     keys = tuple(map(str, range(120)))
-    assert len(odp.warm_start(model, keys, task=task).keys) == 120
-    assert odp.warm_start(model, keys, task=task).told(keys) == 0, "60 people are too few for factors"
+    assert len(odp.items.warm_start(model, keys, task=task).keys) == 120
+    assert odp.items.warm_start(model, keys, task=task).told(keys) == 0, "60 people are too few for factors"
     assert start_of("a", "b").told(("b", "c")) == 1
     with pytest.raises(ConfigurationError, match=r"item_keys for 120 items of the model .got 2."):
-        odp.warm_start(model, keys[:2], task=task)
+        odp.items.warm_start(model, keys[:2], task=task)
     other = dataclasses.replace(task, model=dataclasses.replace(task.factorization, rank=7))
     with pytest.raises(ConfigurationError, match="as many items and factors"):
-        odp.warm_start(model, keys, task=other)
+        odp.items.warm_start(model, keys, task=other)
 
 
 @pytest.mark.parametrize(
@@ -318,12 +318,14 @@ def test_the_size_of_factors_is_no_matter(size: float) -> None:
 
 
 def test_a_start_of_the_wrong_kind_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"start to be an odp.WarmStart .got str.*odp.WarmStart.load"):
+    with pytest.raises(
+        ConfigurationError, match=r"start to be an odp.items.WarmStart .got str.*odp.items.WarmStart.load"
+    ):
         odp.MatrixFactorization(items=2, start="x.npz", item_keys=["a", "b"])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"the model of a task, such as .* .got str."):
-        odp.warm_start("x.npz", ["a", "b"])  # type: ignore[arg-type]
+        odp.items.warm_start("x.npz", ["a", "b"])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"what odp.simulate returned, or the handle of a task .got str."):
-        odp.export_items("x.npz", tmp_path / "items.npz")  # type: ignore[arg-type]
+        odp.items.export_items("x.npz", tmp_path / "items.npz")  # type: ignore[arg-type]
 
 
 def test_a_start_that_unpacks_to_more_than_it_is_long_is_refused(tmp_path: Path) -> None:
@@ -377,7 +379,7 @@ def test_a_model_that_no_server_makes_is_no_start(column: int, bad: float) -> No
     rows[3, column] = bad
     changed = dataclasses.replace(model, tables=(dataclasses.replace(table, rows=rows),))
     with pytest.raises(ConfigurationError, match=r"which item 3 has not .*no server of this task"):
-        odp.warm_start(changed, tuple(map(str, range(120))), task=task)
+        odp.items.warm_start(changed, tuple(map(str, range(120))), task=task)
 
 
 def test_the_commands_start_of_implicit_feedback(tmp_path: Path) -> None:

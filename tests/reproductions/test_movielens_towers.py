@@ -15,8 +15,8 @@ from odp.reproductions.movielens_towers import compare, examples_of
 TOWERS = importlib.util.find_spec("keras") is not None
 
 
-def _ratings() -> odp.Ratings:
-    return odp.synthetic_movielens(n_users=30, n_items=25, ratings_per_user=9, seed=3)
+def _ratings() -> odp.data.Ratings:
+    return odp.data.synthetic_movielens(n_users=30, n_items=25, ratings_per_user=9, seed=3)
 
 
 def _features(items: int) -> np.ndarray:
@@ -24,7 +24,7 @@ def _features(items: int) -> np.ndarray:
 
 
 def _by_hand(
-    history: odp.Ratings, user: int, item: int, value: float, features: np.ndarray
+    history: odp.data.Ratings, user: int, item: int, value: float, features: np.ndarray
 ) -> tuple[np.ndarray, float]:
     """What the other ratings of a person say, and what is left of the rating."""
     items, values = history.user(user)
@@ -52,7 +52,7 @@ def test_an_example_is_made_of_the_other_ratings_of_its_person(part: str) -> Non
 @pytest.mark.slow
 def test_the_towers_learn_more_than_the_means_of_persons() -> None:
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed: pip install 'odp-platform[keras]'")
-    ratings = odp.synthetic_movielens(n_users=300, n_items=30, ratings_per_user=20, seed=3)
+    ratings = odp.data.synthetic_movielens(n_users=300, n_items=30, ratings_per_user=20, seed=3)
     found = compare(
         random_split(ratings, seed=1), epsilon=20, delta=1e-4, rounds=10, examples=20, baseline=True
     )  # fmt: skip

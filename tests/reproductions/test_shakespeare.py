@@ -60,7 +60,7 @@ def test_a_devices_store_may_hold_the_characters_themselves() -> None:
     data = data_of(2)
     assert list(data.features) == ["before-2", "before-1"]
     columns = {"before-2": np.array(["\n", "a"]), "before-1": np.array(["a", "~"]), "next": np.array([1, 2])}
-    users = odp.ExampleColumns.of_users(columns, [0, 0]).users_examples(data)
+    users = odp.data.ExampleColumns.of_users(columns, [0, 0]).users_examples(data)
     np.testing.assert_array_equal(users.features[0], [CHARACTERS.index("\n"), CHARACTERS.index("a")])
     assert np.isnan(users.features[1, 1])
 

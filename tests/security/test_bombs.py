@@ -121,7 +121,7 @@ def test_r357_groups_of_item_features_of_a_task_file_are_bounded(tmp_path: Path)
 
 
 def test_data_that_is_only_somewhat_regular_is_read(tmp_path: Path) -> None:
-    ratings = odp.synthetic_movielens(n_users=2000, n_items=60, ratings_per_user=30)
+    ratings = odp.data.synthetic_movielens(n_users=2000, n_items=60, ratings_per_user=30)
     ratings.save(tmp_path / "a.npz")
     assert archives.unpacked_bytes(tmp_path / "a.npz") > _LIMIT
     assert Ratings.load(tmp_path / "a.npz").n_ratings == ratings.n_ratings

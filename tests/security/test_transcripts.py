@@ -423,7 +423,7 @@ def test_r295_devices_fetch_their_catalogue_alike_whatever_items_they_know(
     tmp_path: Path, identity: Any, platform: Any, World: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device without data, with those of every version, with retired and new items, and with unknown ones."""
-    catalogue = odp.Catalogue.make("people", [f"film {number}" for number in range(ITEMS)])
+    catalogue = odp.items.Catalogue.make("people", [f"film {number}" for number in range(ITEMS)])
     for week in range(4):
         catalogue = catalogue.change(add=[f"new {week}"], retire=[f"film {week}"])
     model = odp.MatrixFactorization(items=ITEMS, rank=2, catalogue=catalogue)
@@ -439,7 +439,7 @@ def test_r295_devices_fetch_their_catalogue_alike_whatever_items_they_know(
         assert methods.count("GetCatalogueSteps") == 2, "the first version, and the block of the others"
         assert methods.index("GetCatalogueSteps") < methods.index("Select"), "before data are read"
         # A server that withholds the catalogue, or gives another one, gets one answer from all of them.
-        for steps in ((), odp.Catalogue.make("people", ["fork"]).steps):
+        for steps in ((), odp.items.Catalogue.make("people", ["fork"]).steps):
             world.catalogues.steps = steps
             refused = [seen_of(world, one, monkeypatch) for one in known]
             assert refused[0] == refused[1] == refused[2] == refused[3]

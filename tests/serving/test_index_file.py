@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_an_index_comes_back_equal_and_lies_in_its_file(path: Path) -> None:
-    made_one, found = random_index(ITEMS, RANK), odp.open_index(path)
+    made_one, found = random_index(ITEMS, RANK), odp.items.open_index(path)
     assert [one.name for one in path.parent.iterdir()] == ["items.index"]
     assert (found.task, found.facts, found.version, found.sha256) == (b"a task", {"task": "films"}, 3, made_one.sha256)
     for name, array in arrays_of(made_one).items():

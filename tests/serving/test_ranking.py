@@ -24,7 +24,7 @@ ITEMS = 300
 
 @dataclasses.dataclass
 class Trained:
-    ratings: odp.Ratings
+    ratings: odp.data.Ratings
     run: odp.RunResult
     index: ItemIndex
 
@@ -45,7 +45,7 @@ class Trained:
 
 @pytest.fixture(scope="module", params=["ratings", "implicit"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    ratings = odp.synthetic_movielens(n_users=250, n_items=ITEMS, ratings_per_user=20, seed=5)
+    ratings = odp.data.synthetic_movielens(n_users=250, n_items=ITEMS, ratings_per_user=20, seed=5)
     if request.param == "implicit":
         ones = np.ones(ratings.n_ratings, dtype=np.float32)
         ratings = dataclasses.replace(ratings, implicit=True, values=ones, low=1.0, high=1.0)
@@ -55,8 +55,8 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     assert request.param == "implicit" or task.definition().dpam.kernel_variance > 0
     run = odp.simulate(task, ratings, seed=3)
     path = tmp_path_factory.mktemp("index") / "items.index"
-    table = odp.export_items(run, path)
-    index = odp.open_index(path)
+    table = odp.items.export_items(run, path)
+    index = odp.items.open_index(path)
     assert index.facts == table.facts
     assert list(index.keys) == list(table.keys)
     return Trained(ratings, run, index)
@@ -78,7 +78,7 @@ def test_a_new_person_gets_what_the_release_says_is_best_for_everybody(trained: 
     # A simulation shows a person without history the same.
     empty = dataclasses.replace(trained.ratings, offsets=np.append(trained.ratings.offsets, trained.ratings.n_ratings))
     population = algorithm.population()
-    everything = odp.Ratings.from_triples(
+    everything = odp.data.Ratings.from_triples(
         "all", np.full(ITEMS, empty.n_users - 1), np.arange(ITEMS), np.ones(ITEMS), low=empty.low, high=empty.high,
         n_users=empty.n_users, n_items=ITEMS, implicit=empty.implicit,
     )  # fmt: skip
@@ -167,4 +167,4 @@ def test_an_index_of_another_model_is_refused_in_one_line(trained: Trained) -> N
 def test_an_export_as_index_needs_a_place(trained: Trained, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="give another place"):
-        odp.export_items(trained.run, tmp_path / "file" / "items.index")
+        odp.items.export_items(trained.run, tmp_path / "file" / "items.index")

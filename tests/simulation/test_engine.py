@@ -16,7 +16,7 @@ from odp.evaluation.noise import NoNoise
 from odp.privacy.accounting import epsilon
 from odp.simulation.engine import RoundResult, RunResult, check_population, simulate
 
-RATINGS = odp.synthetic_movielens(n_users=150, n_items=40, ratings_per_user=15, seed=4)
+RATINGS = odp.data.synthetic_movielens(n_users=150, n_items=40, ratings_per_user=15, seed=4)
 
 
 def _task(*, eps: float = 8.0, delta: float = 1e-6, items: int = 40, rank: int = 2, low: float = 1.0) -> odp.Task:

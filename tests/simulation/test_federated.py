@@ -93,7 +93,7 @@ def test_data_that_do_not_fit_are_refused() -> None:
     narrow = UsersExamples.of_users(np.zeros((USERS, 3), np.float32), [0] * USERS, np.arange(USERS))
     with pytest.raises(DataError, match="8 numbers"):
         odp.simulate(task(), ExamplesSplit(narrow, people().test))
-    ratings = odp.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=5, seed=1)
+    ratings = odp.data.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=5, seed=1)
     with pytest.raises(ConfigurationError, match="ratings"):
         odp.simulate(task(), ratings)
     films = odp.Task(

@@ -99,9 +99,9 @@ def test_data_and_training_of_different_kinds_are_refused() -> None:
         "model": odp.MatrixFactorization(items=10, rank=2),
         "privacy": odp.UserLevelDP(epsilon=1, delta=1e-6),
     }
-    with pytest.raises(odp.ConfigurationError, match=r"odp\.ImplicitDPAM with odp\.ImplicitData"):
+    with pytest.raises(odp.errors.ConfigurationError, match=r"odp\.ImplicitDPAM with odp\.ImplicitData"):
         odp.Task(data=odp.ImplicitData(), training=odp.DPAM(), **parts)  # type: ignore[arg-type]
-    with pytest.raises(odp.ConfigurationError, match=r"odp\.DPAM with odp\.RatingsData"):
+    with pytest.raises(odp.errors.ConfigurationError, match=r"odp\.DPAM with odp\.RatingsData"):
         odp.Task(data=odp.RatingsData(), training=odp.ImplicitDPAM(), **parts)  # type: ignore[arg-type]
 
 
@@ -119,7 +119,7 @@ def test_the_preset_of_implicit_data_is_an_implicit_task(towns: Ratings) -> None
     task = preset_task("auto", towns, epsilon=8.0, delta=1e-6)
     assert isinstance(task.data, odp.ImplicitData)
     assert task.privacy.max_items_per_user == 30
-    with pytest.raises(odp.DataError, match="preset auto"):
+    with pytest.raises(odp.errors.DataError, match="preset auto"):
         preset_task("ml-1m", towns, epsilon=8.0, delta=1e-6)
 
 

@@ -167,7 +167,7 @@ def test_each_reason_is_counted_once_and_by_its_feature() -> None:
         "x": [np.nan, np.nan, 0, 0, 0, 0], "day": ["sun", "fog", "fog", "sun", "rain", "rain"],
         "said": ["a", "b", "a", "b", "a", "b"], "kind": [0.0, 1, 1, np.nan, 0, 1],
     }  # fmt: skip
-    users = odp.ExampleColumns.of_users(columns, np.zeros(6, dtype=int)).users_examples(data)
+    users = odp.data.ExampleColumns.of_users(columns, np.zeros(6, dtype=int)).users_examples(data)
     table = UsableTable.of(terms.model, terms.examples, users)
     found = table.left_out(users, what="examples")
     assert found.reasons == {"without a label 'kind'": 1, REASON: 2, "whose 'day' is none of its 2 categories": 1}
@@ -211,9 +211,9 @@ def test_draw_and_discard_refuses_other_labels_and_counts_rows() -> None:
     columns = {"x": features[:, 0].copy(), "y": features[:, 1], "label": labels}
     owners = np.arange(len(labels)) % USERS
     with pytest.raises(DataError, match=r"takes 0 and 1; classes=\('-1', '1'\) of odp.DrawAndDiscard maps them"):
-        task.simulate(odp.ExampleColumns.of_users({**columns, "label": labels * 2 - 1}, owners), updates=10)
+        task.simulate(odp.data.ExampleColumns.of_users({**columns, "label": labels * 2 - 1}, owners), updates=10)
     columns["x"][:100] = np.nan
-    model = task.simulate(odp.ExampleColumns.of_users(columns, owners), updates=10)
+    model = task.simulate(odp.data.ExampleColumns.of_users(columns, owners), updates=10)
     assert model.trained_without == LeftOut(2500, {"whose 'x' cannot be used": 100})
     assert model.to_json()["left_out"]["used"] == 2400  # type: ignore[index]
     measured = model.measures(columns)
@@ -221,7 +221,7 @@ def test_draw_and_discard_refuses_other_labels_and_counts_rows() -> None:
     assert model.left_out(columns).reasons == {"whose 'x' cannot be used": 100}
     columns["x"][:] = np.nan
     with pytest.raises(DataError, match="none of the 2,500 examples can be used; left out: 2,500 whose 'x'"):
-        task.simulate(odp.ExampleColumns.of_users(columns, owners), updates=10)
+        task.simulate(odp.data.ExampleColumns.of_users(columns, owners), updates=10)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_device_reads_the_labels_that_a_task_names(tmp_path: Path, labels: Any
 
 
 def test_a_histogram_says_which_ratings_are_in_no_bin() -> None:
-    ratings = odp.Ratings.from_triples(
+    ratings = odp.data.Ratings.from_triples(
         "stars", np.arange(40) % 20, np.arange(40) // 20, np.arange(40) % 5 + 1.0, low=1.0, high=5.0
     )
     task = odp.Statistics(

@@ -15,13 +15,13 @@ from odp.errors import BudgetExceeded, ConfigurationError, DataError, PrivacyErr
 SMALL = {"n_users": 400, "n_items": 80, "ratings_per_week": 4.0, "kept_weeks": 6, "new_items": 2}
 
 
-def _schedule(**changes: object) -> odp.Schedule:
-    return odp.Schedule(**({"every": "7d", "horizon": "4w", "lifetime_epsilon": 12.0, "delta": 1e-5} | changes))
+def _schedule(**changes: object) -> odp.living.Schedule:
+    return odp.living.Schedule(**({"every": "7d", "horizon": "4w", "lifetime_epsilon": 12.0, "delta": 1e-5} | changes))
 
 
 @pytest.fixture(scope="module")
-def found() -> odp.Retraining:
-    return odp.retrain(_schedule(), drifting_ratings(weeks=4, **SMALL))
+def found() -> odp.living.Retraining:
+    return odp.living.retrain(_schedule(), drifting_ratings(weeks=4, **SMALL))
 
 
 def test_every_training_is_charged_and_the_lifetime_is_nearly_spent(found):
@@ -40,16 +40,16 @@ def test_a_start_helps_at_the_same_budget():
     # Means of six trainings of the same ratings: the gap is many times what another seed of the noise changes.
     schedule = _schedule(horizon="6w", lifetime_epsilon=6.0)
     users = SMALL | {"n_users": 1500}
-    warm = odp.retrain(schedule, drifting_ratings(weeks=6, **users))
-    cold = odp.retrain(schedule, drifting_ratings(weeks=6, **users), warm=False)
+    warm = odp.living.retrain(schedule, drifting_ratings(weeks=6, **users))
+    cold = odp.living.retrain(schedule, drifting_ratings(weeks=6, **users), warm=False)
     assert warm.mean_rmse(3, 6) < cold.mean_rmse(3, 6)
     assert [training.known for training in cold.trainings] == [0] * 6
 
 
 def test_whole_data_sets_are_split_and_stop_where_they_end(tmp_path):
-    data = [odp.synthetic_movielens(n_users=300, n_items=60)] * 2
+    data = [odp.data.synthetic_movielens(n_users=300, n_items=60)] * 2
     told: list[int] = []
-    found = odp.retrain(_schedule(), data, on_training=lambda training: told.append(training.number))
+    found = odp.living.retrain(_schedule(), data, on_training=lambda training: told.append(training.number))
     assert told == [0, 1]
     assert len(found.rows) == 2
     assert found.to_csv(tmp_path / "rows.csv").read_text().startswith("number,epsilon,epsilon_so_far")
@@ -57,7 +57,7 @@ def test_whole_data_sets_are_split_and_stop_where_they_end(tmp_path):
 
 
 def test_without_noise_nothing_is_charged_and_infinity_is_said():
-    found = odp.retrain(_schedule(), list(drifting_ratings(weeks=1, **SMALL)), noise=False)
+    found = odp.living.retrain(_schedule(), list(drifting_ratings(weeks=1, **SMALL)), noise=False)
     assert math.isinf(found.epsilon)
     assert found.to_json()["epsilon"] == "inf"
 
@@ -65,9 +65,9 @@ def test_without_noise_nothing_is_charged_and_infinity_is_said():
 def test_a_training_beyond_the_lifetime_budget_never_begins(monkeypatch):
     """As of a schedule that gives out more than there is: the sum of what is charged decides."""
     done: list[int] = []
-    monkeypatch.setattr(odp.Schedule, "_shares", lambda self: (0.6,) * self.trainings)
+    monkeypatch.setattr(odp.living.Schedule, "_shares", lambda self: (0.6,) * self.trainings)
     with pytest.raises(BudgetExceeded, match="training 1 would bring"):
-        odp.retrain(
+        odp.living.retrain(
             _schedule(),
             drifting_ratings(weeks=4, **SMALL),
             on_training=lambda training: done.append(training.number),
@@ -76,16 +76,16 @@ def test_a_training_beyond_the_lifetime_budget_never_begins(monkeypatch):
 
 
 def test_a_catalogue_that_shares_nothing_with_the_start_is_refused():
-    start = odp.WarmStart(keys=["no such film"], popularity=[1.0], biases=[0.0], factors=np.zeros((1, 1)))
+    start = odp.items.WarmStart(keys=["no such film"], popularity=[1.0], biases=[0.0], factors=np.zeros((1, 1)))
     with pytest.raises(ConfigurationError, match="share a key"):
-        odp.retrain(_schedule(), drifting_ratings(weeks=1, **SMALL), start=start)
+        odp.living.retrain(_schedule(), drifting_ratings(weeks=1, **SMALL), start=start)
 
 
 def test_implicit_feedback_is_refused_with_what_does_it():
-    seen = odp.synthetic_movielens(n_users=100, n_items=30, ratings_per_user=10)
+    seen = odp.data.synthetic_movielens(n_users=100, n_items=30, ratings_per_user=10)
     seen = dataclasses.replace(seen, implicit=True, values=np.ones_like(seen.values), low=0.0, high=1.0)
     with pytest.raises(DataError, match=r"holds implicit feedback.*odp\.simulate"):
-        odp.retrain(_schedule(), [seen])
+        odp.living.retrain(_schedule(), [seen])
 
 
 def test_data_without_anything_to_test_by_are_refused_before_any_training():
@@ -94,11 +94,11 @@ def test_data_without_anything_to_test_by_are_refused_before_any_training():
         low=1, high=5, n_users=2, n_items=2, item_ids=np.arange(2),
     )  # fmt: skip
     with pytest.raises(DataError, match="test part of data set 'few' has no ratings"):
-        odp.retrain(_schedule(delta=1e-3), [few])
+        odp.living.retrain(_schedule(delta=1e-3), [few])
 
 
 def test_no_data_and_too_large_a_delta_are_refused():
     with pytest.raises(ConfigurationError, match="at least one training"):
-        odp.retrain(_schedule(), [])
+        odp.living.retrain(_schedule(), [])
     with pytest.raises(PrivacyError, match="delta"):
-        odp.retrain(_schedule(delta=9e-3), drifting_ratings(weeks=1, **SMALL))
+        odp.living.retrain(_schedule(delta=9e-3), drifting_ratings(weeks=1, **SMALL))

@@ -16,7 +16,7 @@ from odp.privacy.events import SampledRound
 from odp.simulation.engine import RunResult, simulate
 from odp.simulation.inputs import sampling_note
 
-RATINGS = odp.synthetic_movielens(n_users=400, n_items=30, ratings_per_user=15, seed=4)
+RATINGS = odp.data.synthetic_movielens(n_users=400, n_items=30, ratings_per_user=15, seed=4)
 SPLIT = random_split(RATINGS, seed=3)
 
 

@@ -16,7 +16,7 @@ from odp.privacy.mechanisms import GaussianNoise
 from odp.simulation import engine
 from odp.simulation.engine import RoundResult, simulate
 
-RATINGS = odp.synthetic_movielens(n_users=150, n_items=60, ratings_per_user=20, seed=1)
+RATINGS = odp.data.synthetic_movielens(n_users=150, n_items=60, ratings_per_user=20, seed=1)
 
 
 class Interrupted(Exception):

@@ -110,7 +110,7 @@ def test_enough_signal_and_no_noise_need_no_warning() -> None:
     [
         (None, "ml-1m", r"Expected population to be .*, got a str; odp.load\('ml-1m'\) loads a data set"),
         (None, Path("ml-1m"), r"odp.load\('ml-1m'\)"),
-        (None, 7, "Expected population to be odp.Ratings or a Split, got a int"),
+        (None, 7, "Expected population to be odp.data.Ratings or a Split, got a int"),
         ("task.toml", None, r"got a str; odp.load_task\('task.toml'\) reads a task file"),
         (7, None, "Expected task to be an odp.Task or odp.* or odp.HeavyHitters or odp.Statistics, got a int"),
     ],
@@ -119,7 +119,7 @@ def test_enough_signal_and_no_noise_need_no_warning() -> None:
 def test_what_is_no_task_and_what_are_no_data_are_told_with_the_way_out(
     task: Any, population: Any, told: str, statistics: bool
 ) -> None:
-    ratings = odp.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=5)
+    ratings = odp.data.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=5)
     privacy = odp.UserLevelDP(epsilon=4, delta=1e-6)
     made = (
         odp.Statistics(name="x", queries={"items": odp.Histogram(bins=10)}, privacy=privacy)
@@ -141,17 +141,17 @@ def kinds_task(**cohort: int) -> odp.Task:
     )
 
 
-def users_of(features: np.ndarray, kinds: np.ndarray, users: int) -> odp.UsersExamples:
+def users_of(features: np.ndarray, kinds: np.ndarray, users: int) -> odp.data.UsersExamples:
     """``users`` users with as many examples each."""
-    return odp.UsersExamples.of_users(features, kinds, np.arange(len(features)) % max(users, 1))
+    return odp.data.UsersExamples.of_users(features, kinds, np.arange(len(features)) % max(users, 1))
 
 
 def test_a_population_that_no_round_could_be_released_of_is_refused() -> None:
     test = users_of(np.ones((4, 3), np.float32), np.ones(4, np.float32), 2)
-    empty = odp.ExamplesSplit(train=users_of(np.zeros((0, 3), np.float32), np.zeros(0, np.float32), 0), test=test)
+    empty = odp.data.ExamplesSplit(train=users_of(np.zeros((0, 3), np.float32), np.zeros(0, np.float32), 0), test=test)
     with pytest.raises(ConfigurationError, match="at least one user"):
         simulate(kinds_task(), empty)
-    few = odp.ExamplesSplit(train=test, test=test)
+    few = odp.data.ExamplesSplit(train=test, test=test)
     with pytest.raises(ConfigurationError, match="minimum=5 is at most the 2 users"):
         simulate(kinds_task(), few)
 
@@ -164,7 +164,7 @@ def test_a_training_without_a_usable_example_is_refused_before_it_spends(spoilt:
     test = users_of(features, kinds, 1)
     if spoilt == "none":
         nobody = np.zeros(0, dtype=np.int64)
-        train = odp.UsersExamples(features[:0], kinds[:0], nobody, np.zeros(21, dtype=np.int64))
+        train = odp.data.UsersExamples(features[:0], kinds[:0], nobody, np.zeros(21, dtype=np.int64))
     else:
         bad = np.full_like(features, np.nan) if spoilt == "features" else features
         train = users_of(bad, kinds + 7 if spoilt == "labels" else kinds, 20)
@@ -174,12 +174,12 @@ def test_a_training_without_a_usable_example_is_refused_before_it_spends(spoilt:
         "none": "none of the 0 training examples",
     }  # fmt: skip
     with pytest.raises(DataError, match=message[spoilt]):
-        simulate(kinds_task(), odp.ExamplesSplit(train=train, test=test))
+        simulate(kinds_task(), odp.data.ExamplesSplit(train=train, test=test))
 
 
 def test_a_test_split_without_examples_leaves_its_numbers_unknown() -> None:
     features, kinds = np.ones((40, 3), np.float32), np.ones(40, np.float32)
     nothing = users_of(features[:0], kinds[:0], 0)
-    run = simulate(kinds_task(), odp.ExamplesSplit(train=users_of(features, kinds, 20), test=nothing))
+    run = simulate(kinds_task(), odp.data.ExamplesSplit(train=users_of(features, kinds, 20), test=nothing))
     assert math.isnan(run.metrics["test_accuracy"])
     assert np.isfinite(run.model.dense["parameters"]).all()

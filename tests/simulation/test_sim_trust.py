@@ -21,7 +21,7 @@ TRUSTS = ("aggregator", "shuffle", "local")
 
 @pytest.fixture(scope="module")
 def people() -> Ratings:
-    return odp.synthetic_movielens(n_users=USERS, n_items=12, ratings_per_user=5, seed=3)
+    return odp.data.synthetic_movielens(n_users=USERS, n_items=12, ratings_per_user=5, seed=3)
 
 
 def task(trust: str, **changes: object) -> odp.Statistics:
@@ -118,7 +118,7 @@ def test_too_few_users_for_the_charge_are_refused(people: Ratings) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(odp.ConfigurationError, match=message):
+    with pytest.raises(odp.errors.ConfigurationError, match=message):
         task(str(change.pop("trust", "shuffle")), **change)
 
 
@@ -146,9 +146,9 @@ def test_reports_that_a_server_keeps_are_the_answers(people: Ratings) -> None:
     assert found.contributions == 50
     assert found.to_json() == algorithm.answers({"reports": counts}, contributions=50, epsilon=1.0).to_json()  # type: ignore[dict-item]
     for damaged, reports in ((summary[:-1], 50), (summary, 49), (summary[:-1] + b"\xff", 50)):
-        with pytest.raises(odp.ConfigurationError, match="Expected"):
+        with pytest.raises(odp.errors.ConfigurationError, match="Expected"):
             algorithm.answers_of_summary(damaged, reports=reports)
-    with pytest.raises(odp.ConfigurationError, match="nothing to be drawn"):
+    with pytest.raises(odp.errors.ConfigurationError, match="nothing to be drawn"):
         algorithm.report(b"row", own, source=source)
 
 
@@ -166,5 +166,5 @@ def test_a_mistake_in_a_task_file_is_shown_where_it_is() -> None:
         ('trust = "shuffle"', 'trusts = "local"', "'trusts' in f.toml:3; did you mean 'trust'"),
     ):
         assert old in text
-        with pytest.raises(odp.ConfigurationError, match=message):
+        with pytest.raises(odp.errors.ConfigurationError, match=message):
             parse_task(text.replace(old, new), where="f.toml")

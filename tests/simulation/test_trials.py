@@ -64,7 +64,7 @@ def test_a_file_of_another_kind_or_run_is_refused(tmp_path, text):
 
 def test_a_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
     path = tmp_path / "trials.jsonl"
-    ratings = odp.synthetic_movielens(n_users=200, n_items=30, ratings_per_user=12, seed=2)
+    ratings = odp.data.synthetic_movielens(n_users=200, n_items=30, ratings_per_user=12, seed=2)
     names = ["user mean", "DPAM"]
     arguments = {"epsilons": (2.0, 8.0), "seeds": 2, "methods": names, "resume": path}
     ran = []

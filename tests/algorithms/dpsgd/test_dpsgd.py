@@ -73,9 +73,9 @@ def test_training_learns() -> None:
     features = generator.uniform(-1, 1, (6000, FEATURES)).astype(np.float32)
     targets = np.minimum(generator.poisson(np.exp(features @ truth)), 9).astype(np.float32)
     users = np.arange(6000) % 300
-    people = odp.ExamplesSplit(
-        train=odp.UsersExamples.of_users(features, targets, users),
-        test=odp.UsersExamples.of_users(features, targets, users),
+    people = odp.data.ExamplesSplit(
+        train=odp.data.UsersExamples.of_users(features, targets, users),
+        test=odp.data.UsersExamples.of_users(features, targets, users),
     )
     run = odp.simulate(
         task(training=odp.DPSGD(rounds=30, clip=2.0, server_rate=0.3), cohort=odp.Cohort(minimum=50, goal=300),

@@ -36,7 +36,7 @@ def columns(names: tuple[str, ...]) -> dict[str, Any]:
 )
 def test_a_model_names_the_classes_that_its_column_has(family: str, names: tuple[str, ...], ends: list[str]) -> None:
     named = columns(names)
-    people = odp.ExampleColumns.of_users(named, np.arange(USERS))
+    people = odp.data.ExampleColumns.of_users(named, np.arange(USERS))
     model = task(family=family, classes=names).simulate(people, updates=USERS * 3, noise=False)
     assert model.classify({"x": [-0.9, 0.9]}).tolist() == ends
     assert model.measures(named)["accuracy"] > 0.6
@@ -48,7 +48,7 @@ def test_names_train_the_model_that_numbers_train() -> None:
     named = columns(("ham", "spam"))
     numbered = named | {"verdict": (named["verdict"] == "spam").astype(int)}
     models = [
-        task(classes=classes).simulate(odp.ExampleColumns.of_users(given, np.arange(USERS)), updates=500)
+        task(classes=classes).simulate(odp.data.ExampleColumns.of_users(given, np.arange(USERS)), updates=500)
         for classes, given in ((("ham", "spam"), named), (1, numbered))
     ]
     np.testing.assert_array_equal(models[0].weights, models[1].weights)
@@ -82,13 +82,13 @@ def test_names_that_are_none_of_the_model_are_refused(changes: dict[str, Any], m
 
 
 def test_other_names_are_refused_with_those_that_the_model_takes() -> None:
-    people = odp.ExampleColumns.of_users(columns(("ham", "egg")), np.arange(USERS))
+    people = odp.data.ExampleColumns.of_users(columns(("ham", "egg")), np.arange(USERS))
     with pytest.raises(DataError, match=r"'egg'.*the model takes 'ham', 'spam', as classes= of odp.DrawAndDiscard"):
         task().simulate(people, updates=10)
 
 
 def test_rows_that_cannot_be_named_are_refused() -> None:
-    people = odp.ExampleColumns.of_users(columns(("ham", "spam")), np.arange(USERS))
+    people = odp.data.ExampleColumns.of_users(columns(("ham", "spam")), np.arange(USERS))
     model = task().simulate(people, updates=10)
     with pytest.raises(DataError, match="1 of 2 are not"):
         model.classify({"x": [0.0, np.nan]})
@@ -96,6 +96,6 @@ def test_rows_that_cannot_be_named_are_refused() -> None:
         model.classify({"y": [0.0]})
     linear = task(family="linear", classes=1, label_low=0, label_high=1)
     numbers = {"x": np.zeros(5), "verdict": np.ones(5)}
-    trained = linear.simulate(odp.ExampleColumns.of_users(numbers, np.arange(5)), updates=5)
+    trained = linear.simulate(odp.data.ExampleColumns.of_users(numbers, np.arange(5)), updates=5)
     with pytest.raises(ConfigurationError, match="others predict numbers"):
         trained.classify({"x": [0.0]})

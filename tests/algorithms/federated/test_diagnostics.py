@@ -25,13 +25,13 @@ FEATURES, CLASSES, USERS = 6, 3, 300
 CHOICES = {"rounds": 3, "rate": 0.3, "clip": 0.3, "diagnostics": True}
 
 
-def people(seed: int = 5) -> odp.UsersExamples:
+def people(seed: int = 5) -> odp.data.UsersExamples:
     generator = np.random.default_rng(seed)
     features = generator.normal(size=(3000, FEATURES)).astype(np.float32)
     targets = (features @ generator.normal(size=(FEATURES, CLASSES))).argmax(axis=1).astype(np.float32)
     counts = generator.integers(0, 12, USERS)
     offsets = np.concatenate(([0], np.cumsum(counts)))
-    return odp.UsersExamples(features, targets, generator.integers(0, 3000, offsets[-1]), offsets)
+    return odp.data.UsersExamples(features, targets, generator.integers(0, 3000, offsets[-1]), offsets)
 
 
 def task_of(**choices: Any) -> odp.Task:
@@ -45,7 +45,7 @@ def task_of(**choices: Any) -> odp.Task:
     )
 
 
-def clipped_updates(algorithm: Diagnosed, users: odp.UsersExamples, seeds: Any, clip: float) -> Float64Array:
+def clipped_updates(algorithm: Diagnosed, users: odp.data.UsersExamples, seeds: Any, clip: float) -> Float64Array:
     """Of every user, by the device's own code."""
     terms = Terms.of(algorithm.definition)
     start = terms.model.start()
@@ -154,7 +154,7 @@ def test_devices_and_simulator_send_the_same_whatever_a_user_has() -> None:
     features[4], features[5], targets[3:6] = features[3], features[3], [0, 1, 2]
     rows = np.concatenate(([0, 1, 2], [3, 4, 5], [6], np.arange(7, 40)))
     offsets = np.array([0, 0, 3, 6, 7, 20, 40])
-    users = odp.UsersExamples(features, targets, rows, offsets)
+    users = odp.data.UsersExamples(features, targets, rows, offsets)
     server = algorithm.server()
     broadcast = server.broadcast(server.start())
     slices = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), broadcast.dense)
@@ -188,7 +188,7 @@ def test_the_bit_of_a_user_whose_update_is_nothing_does_not_follow_from_rounding
 
 def test_a_simulation_shows_them_in_its_rounds_and_resumes_with_them(tmp_path: Path) -> None:
     users = people()
-    split = odp.ExamplesSplit(train=users, test=users)
+    split = odp.data.ExamplesSplit(train=users, test=users)
     task = task_of(clip_quantile=0.5)
     run = odp.simulate(task, split, seed=4)
     names = {"clip_norm", "update_scale", "update_scale_std", "client_variance", "client_variance_std"}
@@ -204,7 +204,7 @@ def test_a_simulation_shows_them_in_its_rounds_and_resumes_with_them(tmp_path: P
 
 def test_a_developer_reads_them_from_the_releases_of_all_rounds() -> None:
     users = people()
-    split = odp.ExamplesSplit(train=users, test=users)
+    split = odp.data.ExamplesSplit(train=users, test=users)
     task, releases = task_of(clip_quantile=0.5), []
     run = odp.simulate(task, split, seed=4, on_release=lambda release, declared: releases.append(release))
     algorithm = algorithm_for(task.definition())
@@ -229,7 +229,7 @@ def test_a_developer_reads_them_from_the_releases_of_all_rounds() -> None:
 
 def test_a_report_has_a_table_of_them() -> None:
     users = people()
-    split = odp.ExamplesSplit(train=users, test=users)
+    split = odp.data.ExamplesSplit(train=users, test=users)
     for diagnostics in (True, False):
         task = task_of(diagnostics=diagnostics)
         run = odp.simulate(task, split, seed=4)

@@ -64,11 +64,11 @@ def task_of(pair: tuple[str, str], training: type = odp.DPFedAvg) -> odp.Task:
     )  # fmt: skip
 
 
-def people() -> odp.ExamplesSplit:
+def people() -> odp.data.ExamplesSplit:
     generator = np.random.default_rng(1)
     features = generator.uniform(-1, 1, (400, 4)).astype(np.float32)
-    users = odp.UsersExamples.of_users(features, (features[:, 0] > 0).astype(int), np.arange(400) % USERS)
-    return odp.ExamplesSplit(train=users, test=users)
+    users = odp.data.UsersExamples.of_users(features, (features[:, 0] > 0).astype(int), np.arange(400) % USERS)
+    return odp.data.ExamplesSplit(train=users, test=users)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)

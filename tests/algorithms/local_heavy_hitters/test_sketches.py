@@ -110,7 +110,7 @@ def test_devices_and_a_simulation_make_the_same_reports() -> None:
     found = algorithm.answers_of_summary(algorithm.summary([], kept), reports=int(counts.sum()))
     assert found.to_json() == algorithm.answers_of_counts(counts).to_json()
     assert algorithm.simulated(texts, seeds=seeds)[0].contributions == USERS
-    with pytest.raises(odp.DataError, match="one seed per user"):
+    with pytest.raises(odp.errors.DataError, match="one seed per user"):
         algorithm.simulated(texts, seeds=seeds[1:])
 
 
@@ -137,13 +137,13 @@ def test_a_definition_out_of_its_bounds_is_refused(
     definition = task().definition()
     algorithm_for(definition).check_for_devices()
     spoil(definition)
-    with pytest.raises(odp.ConfigurationError, match=message):
+    with pytest.raises(odp.errors.ConfigurationError, match=message):
         algorithm_for(definition).check_for_devices()
 
 
 def test_a_task_file_says_the_same_and_masks_are_refused() -> None:
     assert parse_task(render_task(task())) == task()
-    with pytest.raises(odp.ConfigurationError, match="aggregation='masked'"):
+    with pytest.raises(odp.errors.ConfigurationError, match="aggregation='masked'"):
         task(cohort=odp.Cohort(minimum=100, aggregation="masked"))
-    with pytest.raises(odp.ConfigurationError, match="trust='shuffle'"):
+    with pytest.raises(odp.errors.ConfigurationError, match="trust='shuffle'"):
         task(trust="shuffle")

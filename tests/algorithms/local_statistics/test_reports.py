@@ -40,7 +40,7 @@ QUERIES = {
 
 @pytest.fixture(scope="module")
 def ratings() -> Ratings:
-    return odp.synthetic_movielens(n_users=40, n_items=8, ratings_per_user=5, seed=2)
+    return odp.data.synthetic_movielens(n_users=40, n_items=8, ratings_per_user=5, seed=2)
 
 
 def terms(epsilon: float = 2.0, **queries: odp.Histogram | odp.Mean) -> ReportTerms:
@@ -200,21 +200,21 @@ def test_levels_have_the_least_worst_variance_that_the_paper_states() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, 2.0 * LARGEST_EPSILON, math.nan])
 def test_an_epsilon_beyond_randomised_response_is_refused(epsilon: float) -> None:
-    with pytest.raises(odp.ConfigurationError, match="report_epsilon"):
+    with pytest.raises(odp.errors.ConfigurationError, match="report_epsilon"):
         terms(epsilon)
 
 
 def test_too_many_cells_are_refused() -> None:
-    with pytest.raises(odp.ConfigurationError, match="cells"):
+    with pytest.raises(odp.errors.ConfigurationError, match="cells"):
         terms(items=odp.Histogram(bins=2**20))
 
 
 def test_levels_that_a_query_cannot_have_are_refused() -> None:
     asked = resolve([QUERIES["spread"].to_proto("spread")], report_epsilon=1.0)
     asked.levels[0] = 2
-    with pytest.raises(odp.ConfigurationError, match="levels=2"):
+    with pytest.raises(odp.errors.ConfigurationError, match="levels=2"):
         ReportTerms.of(asked)
-    with pytest.raises(odp.ConfigurationError, match="1 to 64 queries"):
+    with pytest.raises(odp.errors.ConfigurationError, match="1 to 64 queries"):
         ReportTerms.of(local_statistics_pb2.ReportTerms(report_epsilon=1.0))
 
 
@@ -223,6 +223,6 @@ def test_no_reports_have_no_answers_but_wide_intervals() -> None:
     found = answers_of(asked, np.zeros(asked.cells, dtype=np.int64), epsilon=2.0, delta=0.0)
     assert found.contributions == 0
     assert found.mean("length").interval() == (0.0, 6.0)
-    with pytest.raises(odp.ConfigurationError, match="numbers of reports"):
+    with pytest.raises(odp.errors.ConfigurationError, match="numbers of reports"):
         answers_of(asked, np.zeros(3, dtype=np.int64), epsilon=2.0, delta=0.0)
     assert REPORT.itemsize == 4

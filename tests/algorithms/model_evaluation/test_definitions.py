@@ -95,7 +95,7 @@ def test_the_model_of_a_finished_training_can_be_evaluated() -> None:
         privacy=odp.UserLevelDP(epsilon=4, delta=1e-6), training=odp.DPFedAvg(rounds=1),
         cohort=odp.Cohort(minimum=20, goal=100),
     )  # fmt: skip
-    run = odp.simulate(training, odp.ExamplesSplit(users, users))
+    run = odp.simulate(training, odp.data.ExamplesSplit(users, users))
     task = evaluation(100, of=run.model)
     np.testing.assert_array_equal(task.public_matrix[0], run.model.dense[PARAMETERS[0]][:, 0])
     found = odp.simulate(task, users)
@@ -147,7 +147,7 @@ def test_answers_print_and_draw(changes: dict[str, object], tmp_path: object) ->
     assert isinstance(run.exact, EvaluationResults)
     assert len(list(run.results.lines(0.95, run.exact))) >= 1
     run.draw(f"{tmp_path}/picture.png")
-    with pytest.raises(odp.DataError, match="picture"):
+    with pytest.raises(odp.errors.DataError, match="picture"):
         run.draw(f"{tmp_path}/picture.nothing")
     for confidence in (0.0, 1.0):
         with pytest.raises(ConfigurationError, match="confidence"):
@@ -157,6 +157,6 @@ def test_answers_print_and_draw(changes: dict[str, object], tmp_path: object) ->
 def test_an_evaluation_asks_users_with_examples_and_a_training_has_public_tests() -> None:
     users = people(40)
     with pytest.raises(ConfigurationError, match=r"odp\.UsersExamples with odp\.Evaluation"):
-        odp.simulate(evaluation(), odp.ExamplesSplit(users, users))  # type: ignore[call-overload]
+        odp.simulate(evaluation(), odp.data.ExamplesSplit(users, users))  # type: ignore[call-overload]
     with pytest.raises(ConfigurationError, match=r"odp\.UsersExamples with odp\.Evaluation"):
-        odp.simulate(evaluation(), odp.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=5))
+        odp.simulate(evaluation(), odp.data.synthetic_movielens(n_users=20, n_items=10, ratings_per_user=5))

@@ -20,13 +20,13 @@ USERS = 400
 CLOSE = 2e-3
 
 
-def exact(task: odp.Evaluation, users: odp.UsersExamples) -> EvaluationResults:
+def exact(task: odp.Evaluation, users: odp.data.UsersExamples) -> EvaluationResults:
     found = odp.simulate(task, users, noise=False).results
     assert isinstance(found, EvaluationResults)
     return found
 
 
-def of_user(model: Glm, users: odp.UsersExamples, user: int) -> tuple[Float32Array, Float32Array]:
+def of_user(model: Glm, users: odp.data.UsersExamples, user: int) -> tuple[Float32Array, Float32Array]:
     """The examples that the model reads, as the declaration says: clamped to 2, halved, the unusable left out."""
     features, targets = users.of(user)
     read = np.clip(features, -2.0, 2.0) * np.float32(0.5)
@@ -141,7 +141,7 @@ def test_personal_models_are_tested_on_what_they_were_not_trained_on() -> None:
     signs = np.repeat(generator.choice([-1.0, 1.0], 200), 40)
     features = generator.uniform(-2, 2, (8000, FEATURES)).astype(np.float32)
     targets = (features[:, 0] * signs > 0).astype(np.float32)
-    users = odp.UsersExamples(features, targets, np.arange(8000), np.arange(0, 8001, 40))
+    users = odp.data.UsersExamples(features, targets, np.arange(8000), np.arange(0, 8001, 40))
     training = odp.PersonalTraining(rate=1.0, epochs=20, batch=10)
     found = exact(evaluation(200, of=np.zeros(LOGISTIC.size), personal=training), users)
     models = found.models()
@@ -149,7 +149,7 @@ def test_personal_models_are_tested_on_what_they_were_not_trained_on() -> None:
     assert models["personal"].metrics["accuracy"].value > 0.85
     assert found.differences()["accuracy"].low > 0.3
     noise = (generator.uniform(size=8000) > 0.5).astype(np.float32)
-    guessing = odp.UsersExamples(features, noise, np.arange(8000), np.arange(0, 8001, 40))
+    guessing = odp.data.UsersExamples(features, noise, np.arange(8000), np.arange(0, 8001, 40))
     found = exact(evaluation(200, of=np.zeros(LOGISTIC.size), personal=training), guessing)
     # A model that is tested on its own training examples knows most of them; one that is not knows half.
     assert found.models()["personal"].metrics["accuracy"].value < 0.55

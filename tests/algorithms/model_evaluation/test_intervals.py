@@ -92,7 +92,7 @@ def test_areas_and_curves_of_any_noise_are_areas_and_monotone(
     assert 0.0 <= error.low <= error.value <= error.high <= 1.0
 
 
-def released(task: odp.Evaluation, users: odp.UsersExamples, *, seed: int, std: float) -> EvaluationResults:
+def released(task: odp.Evaluation, users: odp.data.UsersExamples, *, seed: int, std: float) -> EvaluationResults:
     """The answers to an evaluation with noise of ``std``, in users."""
     exact = odp.simulate(task, users, seed=seed, noise=False).results
     assert isinstance(exact, EvaluationResults)

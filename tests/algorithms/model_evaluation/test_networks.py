@@ -64,7 +64,7 @@ def _evaluation(given: dict[str, object]) -> odp.Evaluation:
     return odp.Evaluation(**{**shared, **given})  # type: ignore[arg-type]
 
 
-def own_data(task: odp.Evaluation, users: odp.UsersExamples, user: int) -> LocalData:
+def own_data(task: odp.Evaluation, users: odp.data.UsersExamples, user: int) -> LocalData:
     features, targets = users.of(user)
     columns, begin = {}, 0
     for name, tensor in task.data.features.items():
@@ -74,13 +74,13 @@ def own_data(task: odp.Evaluation, users: odp.UsersExamples, user: int) -> Local
     return algorithm_for(task.definition()).data_of(rows)
 
 
-def simulated(task: odp.Evaluation, users: odp.UsersExamples, seeds: np.ndarray) -> np.ndarray:
+def simulated(task: odp.Evaluation, users: odp.data.UsersExamples, seeds: np.ndarray) -> np.ndarray:
     algorithm = algorithm_for(task.definition())
     server = algorithm.server(item_features=task.public_matrix)
     return algorithm.population().contribute(server.broadcast(server.start()), users, round=0, seeds=seeds)[RELEASE]
 
 
-def exact(task: odp.Evaluation, users: odp.UsersExamples) -> EvaluationResults:
+def exact(task: odp.Evaluation, users: odp.data.UsersExamples) -> EvaluationResults:
     found = odp.simulate(task, users, noise=False).results
     assert isinstance(found, EvaluationResults)
     return found
@@ -121,7 +121,7 @@ def test_devices_behind_walls_make_the_sum_of_the_simulator(trainer: IsolatedTra
     assert np.count_nonzero(total) > 2
 
 
-def _read(task: odp.Evaluation, users: odp.UsersExamples, user: int) -> tuple[Float32Array, Float32Array]:
+def _read(task: odp.Evaluation, users: odp.data.UsersExamples, user: int) -> tuple[Float32Array, Float32Array]:
     """The examples that the model reads, side by side."""
     definition = task.definition()
     features, targets = users.of(user)

@@ -16,7 +16,7 @@ from odp.errors import ConfigurationError
 from odp.evaluation.users import user_seeds
 
 USERS, ITEMS, RANK = 120, 40, 2
-RATINGS = odp.synthetic_movielens(n_users=USERS, n_items=ITEMS, ratings_per_user=14)
+RATINGS = odp.data.synthetic_movielens(n_users=USERS, n_items=ITEMS, ratings_per_user=14)
 MODEL = odp.RatedItems(items=ITEMS, rank=RANK)
 
 

@@ -164,7 +164,7 @@ def test_clients_and_population_make_the_same_mean(monkeypatch: pytest.MonkeyPat
     features[3, 2], targets[5] = np.nan, np.nan
     counts = generator.integers(0, 12, users)
     counts[0] = 0
-    people = odp.UsersExamples(
+    people = odp.data.UsersExamples(
         features, targets, generator.integers(0, 200, counts.sum()), np.concatenate(([0], np.cumsum(counts)))
     )
     seeds = generator.integers(0, 2**63, users).astype(np.uint64)
@@ -192,17 +192,17 @@ def test_a_simulation_learns_spends_its_budget_and_has_each_user_in_as_many_roun
     truth = np.array([1.0, -0.5, 0.0, 0.7, -1.0, 0.2, 0.4]) * 3.0
     features = generator.uniform(-1, 1, (24_000, FEATURES)).astype(np.float32)
     targets = (generator.uniform(size=24_000) < 1 / (1 + np.exp(-features @ truth))).astype(np.float32)
-    users = odp.UsersExamples.of_users(features, targets, np.arange(24_000) % 3_000)
+    users = odp.data.UsersExamples.of_users(features, targets, np.arange(24_000) % 3_000)
     asked = task(
         training=odp.PrivateFL(rounds=8, rate=0.5, epochs=4, server_rate=3.0, participations=2),
         cohort=odp.Cohort(minimum=100, goal=500),
     )
-    run = odp.simulate(asked, odp.ExamplesSplit(train=users, test=users))
+    run = odp.simulate(asked, odp.data.ExamplesSplit(train=users, test=users))
     assert 3.98 < run.epsilon <= 4.0
     assert run.metrics["test_accuracy"] > 0.75
     assert sum(one.contributions for one in run.rounds) == 2 * users.n_users
     assert all(600 < one.contributions < 900 for one in run.rounds)  # 3,000 users in 4 turns: 6 deviations are 143
-    again = odp.simulate(asked, odp.ExamplesSplit(train=users, test=users))
+    again = odp.simulate(asked, odp.data.ExamplesSplit(train=users, test=users))
     np.testing.assert_array_equal(again.model.dense[PARAMETERS], run.model.dense[PARAMETERS])
 
 

@@ -47,7 +47,7 @@ def rows() -> list[tuple[str, str]]:
     return [row for n in range(PEOPLE) for row in ((f"u{n}", "tea"), (f"u{n}", DRINKS[1 + n % 3]))]
 
 
-def table(folder: Path, spell: Callable[[str], str] = str) -> odp.Ratings:
+def table(folder: Path, spell: Callable[[str], str] = str) -> odp.data.Ratings:
     path = folder / "drinks.csv"
     lines = [f"{user},{spell(item)},{place % 24}" for place, (user, item) in enumerate(rows())]
     path.write_text("\n".join(["user,item,hour", *lines]) + "\n")

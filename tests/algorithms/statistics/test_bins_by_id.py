@@ -179,7 +179,7 @@ def test_a_question_about_values_takes_items_of_any_name(tmp_path: Path) -> None
 
 def test_items_without_ids_are_the_numbers_that_they_have() -> None:
     """Of arrays, the number is the name; what is beyond the bins is counted."""
-    people = odp.Ratings.from_triples("hours", [0, 0, 1], [5, 30, 5], [1.0, 1.0, 1.0], low=0, high=1, n_users=30)
+    people = odp.data.Ratings.from_triples("hours", [0, 0, 1], [5, 30, 5], [1.0, 1.0, 1.0], low=0, high=1, n_users=30)
     run = odp.simulate(question(), people, noise=False)
     assert run.exact["hours"].counts[5] == pytest.approx(2, abs=0.05)
     assert run.left_out["hours"] == LeftOut(3, {"beyond its bins": 1})

@@ -92,7 +92,9 @@ def numbers_of_devices(state: Path, task: Any) -> npt.NDArray[np.float64]:
     return total
 
 
-def devices_of(data: Path, state: Path, monkeypatch: pytest.MonkeyPatch, *options: object) -> tuple[odp.Ratings, str]:
+def devices_of(
+    data: Path, state: Path, monkeypatch: pytest.MonkeyPatch, *options: object
+) -> tuple[odp.data.Ratings, str]:
     """The stores that `odp device run` fills, and what it prints."""
     given: list[Any] = []
 
@@ -119,7 +121,7 @@ def test_the_median_of_whole_seconds_is_right_on_the_command_line(
 
 @pytest.mark.parametrize("load", [odp.load, lambda path, **how: odp.load(frame(path), **how)])
 def test_the_median_of_whole_seconds_is_right_in_python(
-    tmp_path: Path, sessions: Path, load: Callable[..., odp.Ratings]
+    tmp_path: Path, sessions: Path, load: Callable[..., odp.data.Ratings]
 ) -> None:
     _, task = task_of(tmp_path, MEDIAN_OF)
     found = load(sessions, as_written=True)

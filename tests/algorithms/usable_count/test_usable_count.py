@@ -199,7 +199,7 @@ def test_r430_ratings_beyond_the_items_of_a_model_are_unusable_where_many_are_wi
 
 def test_r430_ratings_vote_by_the_keys_of_the_catalogue_that_the_training_names(tmp_path: Path) -> None:
     keys = [f"SKU{place}" for place in range(10)]
-    catalogue = odp.Catalogue.make("readers", keys)
+    catalogue = odp.items.Catalogue.make("readers", keys)
     model = odp.MatrixFactorization(items=10, rank=2, catalogue=catalogue)
     algorithm = counted(items_task(RATINGS, model=model))
     held: list[list[int | str]] = [["SKU3"], ["SKU3", "SKU77"], ["SKU77"], [3], [3, "SKU3"], []]
@@ -219,7 +219,7 @@ def test_clients_and_population_make_the_same_sum() -> None:
     labels = generator.choice([0.0, 1.0, np.nan], counts.sum(), p=[0.2, 0.2, 0.6]).astype(np.float32)
     features = generator.uniform(-1, 1, (counts.sum(), 3)).astype(np.float32)
     offsets = np.concatenate(([0], np.cumsum(counts)))
-    people = odp.UsersExamples(features, labels, np.arange(counts.sum()), offsets)
+    people = odp.data.UsersExamples(features, labels, np.arange(counts.sum()), offsets)
     algorithm, seeds = counted(examples_task()), user_seeds(people, 1)
     client, total = algorithm.client(), algorithm.query(0).new_sum()
     for user, (first, last) in enumerate(itertools.pairwise(offsets)):
@@ -232,7 +232,7 @@ def test_clients_and_population_make_the_same_sum() -> None:
 
 
 def test_ratings_of_a_population_vote_as_on_devices() -> None:
-    ratings, task = odp.synthetic_movielens(n_users=40, n_items=25, ratings_per_user=5), items_task(RATINGS)
+    ratings, task = odp.data.synthetic_movielens(n_users=40, n_items=25, ratings_per_user=5), items_task(RATINGS)
     algorithm, seeds = counted(task), user_seeds(ratings, 1)
     client, total = algorithm.client(), algorithm.query(0).new_sum()
     for user in range(ratings.n_users):
@@ -304,7 +304,7 @@ def test_a_picture_has_each_place(tmp_path: Path) -> None:
 
 def test_a_simulated_question_is_right_on_average_and_exact_without_noise() -> None:
     labels = np.repeat(np.array([np.nan, 1.0], dtype=np.float32), [270, 30])
-    people = odp.UsersExamples(np.zeros((300, 3), np.float32), labels, np.arange(300), np.arange(301))
+    people = odp.data.UsersExamples(np.zeros((300, 3), np.float32), labels, np.arange(300), np.arange(301))
     question = examples_task(cohort=odp.Cohort(minimum=20, goal=300)).usable_question()
     assert question is not None
     run = odp.simulate(question, people)

@@ -17,7 +17,7 @@ from odp.errors import PrivacyError
 from odp.transport.logs import Log
 from odp.v1 import common_pb2
 
-RATINGS = odp.synthetic_movielens(n_users=30, n_items=12, ratings_per_user=6, seed=1)
+RATINGS = odp.data.synthetic_movielens(n_users=30, n_items=12, ratings_per_user=6, seed=1)
 CATALOGUE = Catalogue.make("people", [*catalogue_keys(RATINGS)[2:], "new"])
 
 
@@ -28,7 +28,7 @@ def definition(data: odp.RatingsData, name: str = "films") -> common_pb2.TaskDef
     ).definition()  # fmt: skip
 
 
-def memory(folder: Path, stream: io.StringIO, data: odp.Ratings = RATINGS) -> CatalogueMemory:
+def memory(folder: Path, stream: io.StringIO, data: odp.data.Ratings = RATINGS) -> CatalogueMemory:
     """What a host with these ratings knows."""
     return CatalogueMemory(
         folder, lambda _, block: list(CATALOGUE.steps[versions_in(block).start - 1 : versions_in(block).stop - 1]),

@@ -23,11 +23,11 @@ ITEMS = 60
 
 
 #: In another order than the numbers of the data set.
-CATALOGUE = odp.Catalogue.make("films", [f"film {place}" for place in reversed(range(ITEMS))])
+CATALOGUE = odp.items.Catalogue.make("films", [f"film {place}" for place in reversed(range(ITEMS))])
 
 
-def simulated(*, seed: int, catalogue: odp.Catalogue | None = None) -> odp.RunResult:
-    ratings = odp.synthetic_movielens(n_users=150, n_items=ITEMS, ratings_per_user=12, seed=5)
+def simulated(*, seed: int, catalogue: odp.items.Catalogue | None = None) -> odp.RunResult:
+    ratings = odp.data.synthetic_movielens(n_users=150, n_items=ITEMS, ratings_per_user=12, seed=5)
     # Without titles, items have the numbers of the catalogue.
     ratings = dataclasses.replace(ratings, titles=None)
     task = odp.Task(
@@ -46,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("indexes")
     for seed in (1, 2):
         keys = [f"film {place}" for place in range(ITEMS)]
-        odp.export_items(simulated(seed=seed), root / f"{seed}.index", item_keys=keys)
+        odp.items.export_items(simulated(seed=seed), root / f"{seed}.index", item_keys=keys)
     return root / "1.index", root / "2.index"
 
 
@@ -96,7 +96,7 @@ def test_another_model_a_damaged_file_and_bad_counts_are_refused_and_the_old_res
     for path, settings, message in (
         (files[0], {"population": "songs"}, "is a model of population 'films', not of 'songs'"),
         (indexed_model(files[0]), {"sha256": "0" * 64}, "is open, and 000000000000 was expected"),
-        (files[0], {"sha256": odp.open_index(files[1]).sha256}, "was expected"),
+        (files[0], {"sha256": odp.items.open_index(files[1]).sha256}, "was expected"),
         (tmp_path / "torn.index", {}, "truncated"),
         (tmp_path / "none.index", {}, "cannot read the index"),
     ):
@@ -112,7 +112,7 @@ def test_a_device_that_fetched_the_difference_recommends_as_one_that_fetched_the
 ) -> None:
     path = tmp_path / "items.index"
     path.write_bytes(files[0].read_bytes())
-    old, new = (odp.open_index(file) for file in files)
+    old, new = (odp.items.open_index(file) for file in files)
     assert (old.steps != new.steps).any()
     update_file(path, difference(old, new))
     assert path.read_bytes() == files[1].read_bytes()
@@ -127,7 +127,7 @@ def test_ratings_by_key_are_found_by_the_keys_of_the_index_where_the_task_names_
     device: odp.Device, tmp_path: Path
 ) -> None:
     run, path = simulated(seed=1, catalogue=CATALOGUE), tmp_path / "items.index"
-    assert tuple(odp.export_items(run, path).keys) == CATALOGUE.keys
+    assert tuple(odp.items.export_items(run, path).keys) == CATALOGUE.keys
     model = indexed_model(path)
     device.use_index(model, count=ITEMS)
     stranger = recommended(device)
@@ -153,5 +153,5 @@ def test_ratings_by_key_are_found_by_the_keys_of_the_index_where_the_task_names_
 def test_other_keys_than_those_of_the_tasks_catalogue_are_not_exported(tmp_path: Path, ending: str) -> None:
     run, path = simulated(seed=1, catalogue=CATALOGUE), tmp_path / f"items.{ending}"
     with pytest.raises(ConfigurationError, match=r"item_keys\[0\]='film 0' to be 'film 59', as catalogue version 1"):
-        odp.export_items(run, path, item_keys=CATALOGUE.keys[::-1])
+        odp.items.export_items(run, path, item_keys=CATALOGUE.keys[::-1])
     assert not path.exists()

@@ -124,7 +124,7 @@ def network(tmp_path: Path, identity: TlsIdentity, platform: EmulatedPlatform) -
         "x": generator.normal(size=(6, FEATURES)).astype(np.float32),
         "kind": generator.integers(0, CLASSES, 6),
     }
-    provision(tmp_path / "devices-state", odp.ExampleColumns(columns, np.arange(6), np.array([0, 6, 6])))
+    provision(tmp_path / "devices-state", odp.data.ExampleColumns(columns, np.arange(6), np.array([0, 6, 6])))
     yield world
     world.close()
 

@@ -234,4 +234,4 @@ def test_a_table_under_another_name_than_the_one_that_was_asked_for_is_refused(p
 
 
 def test_a_developer_finds_the_table_under_its_name() -> None:
-    assert odp.Table is Table
+    assert odp.data.Table is Table

@@ -82,7 +82,7 @@ def test_events_name_items_by_key(store: Store) -> None:
     assert events(store, table.events, now=2.0).items.tolist() == [7], "without a catalogue, whole numbers alone"
 
 
-def table(*rows: tuple[str, float]) -> odp.Ratings:
+def table(*rows: tuple[str, float]) -> odp.data.Ratings:
     items = [item for item, _ in rows]
     return odp.load(
         pa.table({"user": ["ann"] * len(rows), "item": items, "rating": [value for _, value in rows]}), low=0, high=5

@@ -69,14 +69,14 @@ def cross_entropy() -> Any:
     return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def people() -> odp.UsersExamples:
+def people() -> odp.data.UsersExamples:
     """Users with 0 to 22 examples each, one of them with a single one."""
     generator = np.random.default_rng(7)
     counts = generator.integers(2, 23, USERS)
     counts[2:4] = 1, 0
     features = generator.uniform(-1, 1, (counts.sum(), FEATURES)).astype(np.float32)
     kinds = (features @ generator.normal(size=(FEATURES, CLASSES))).argmax(axis=1)
-    return odp.UsersExamples.of_users(features, kinds.astype(np.float32), np.repeat(np.arange(USERS), counts))
+    return odp.data.UsersExamples.of_users(features, kinds.astype(np.float32), np.repeat(np.arange(USERS), counts))
 
 
 def task(model: Any, training: Any) -> odp.Task:
@@ -86,7 +86,7 @@ def task(model: Any, training: Any) -> odp.Task:
     )  # fmt: skip
 
 
-def in_tff(given: odp.Task, data: odp.UsersExamples) -> np.ndarray[Any, Any]:
+def in_tff(given: odp.Task, data: odp.data.UsersExamples) -> np.ndarray[Any, Any]:
     process = to_tff(given, noise=False)
     state = process.initialize()
     for round in range(ROUNDS):
@@ -94,7 +94,7 @@ def in_tff(given: odp.Task, data: odp.UsersExamples) -> np.ndarray[Any, Any]:
     return parameters_of(process, state)
 
 
-def here(given: odp.Task, data: odp.UsersExamples) -> np.ndarray[Any, Any]:
+def here(given: odp.Task, data: odp.data.UsersExamples) -> np.ndarray[Any, Any]:
     """The rounds of ``odp.simulate`` without noise, and without the rounding to the grid."""
     definition = given.definition()
     terms, server = Terms.of(definition), algorithm_for(definition).server(item_features=given.public_matrix)

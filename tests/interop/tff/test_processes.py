@@ -20,7 +20,7 @@ from odp.interop.tff import client_datasets, parameters_of, to_tff
 USERS, FEATURES, CLASSES, ROUNDS = 6, 5, 3, 5
 
 
-def people(family: str) -> odp.UsersExamples:
+def people(family: str) -> odp.data.UsersExamples:
     """Users with 0 to 22 examples each, the last batch of most of them not full."""
     generator = np.random.default_rng(7)
     counts = generator.integers(1, 23, USERS)
@@ -35,7 +35,7 @@ def people(family: str) -> odp.UsersExamples:
         targets = generator.poisson(np.exp(features[:, 0]))
     else:
         targets = np.clip(features @ generator.normal(size=FEATURES), -3, 3)
-    return odp.UsersExamples.of_users(features, targets.astype(np.float32), users)
+    return odp.data.UsersExamples.of_users(features, targets.astype(np.float32), users)
 
 
 def task(family: str, training: Any) -> odp.Task:
@@ -52,7 +52,7 @@ def task(family: str, training: Any) -> odp.Task:
     )
 
 
-def in_tff(given: odp.Task, data: odp.UsersExamples) -> np.ndarray[Any, Any]:
+def in_tff(given: odp.Task, data: odp.data.UsersExamples) -> np.ndarray[Any, Any]:
     process = to_tff(given, noise=False)
     state = process.initialize()
     for round in range(ROUNDS):
@@ -60,7 +60,7 @@ def in_tff(given: odp.Task, data: odp.UsersExamples) -> np.ndarray[Any, Any]:
     return parameters_of(process, state)
 
 
-def here(given: odp.Task, data: odp.UsersExamples) -> np.ndarray[Any, Any]:
+def here(given: odp.Task, data: odp.data.UsersExamples) -> np.ndarray[Any, Any]:
     """The rounds of ``odp.simulate`` without noise, and without the rounding to the grid."""
     terms, server = Terms.of(given.definition()), algorithm_for(given.definition()).server()
     state, seeds = server.start(), user_seeds(data, 5)
@@ -97,7 +97,7 @@ def test_five_rounds_agree_to_a_hundred_thousandth(family: str) -> None:
 
 def test_the_simulator_agrees_up_to_the_grid() -> None:
     data, given = people("multinomial"), task("multinomial", odp.DPFedAvg(rounds=ROUNDS, rate=0.5, batch=4, clip=1.0))
-    run = odp.simulate(given, odp.ExamplesSplit(train=data, test=data), seed=5, noise=False)
+    run = odp.simulate(given, odp.data.ExamplesSplit(train=data, test=data), seed=5, noise=False)
     step = Terms.of(given.definition()).blocks[0].grid.step
     # Every user rounds by less than a step, and clipping after it moves less than another: in the mean, in each round.
     np.testing.assert_allclose(
@@ -108,7 +108,7 @@ def test_the_simulator_agrees_up_to_the_grid() -> None:
 def test_categories_are_trained_on_one_hot() -> None:
     generator = np.random.default_rng(9)
     codes, kinds = generator.integers(0, FEATURES, 40), generator.integers(0, CLASSES, 40)
-    data = odp.UsersExamples.of_users(codes[:, None].astype(np.float32), kinds, np.arange(40) % USERS)
+    data = odp.data.UsersExamples.of_users(codes[:, None].astype(np.float32), kinds, np.arange(40) % USERS)
     given = dataclasses.replace(
         task("multinomial", TRAININGS["multinomial"]), data=odp.Examples({"x": odp.Category(FEATURES)})
     )
@@ -125,7 +125,7 @@ def test_noise_has_the_size_of_the_task() -> None:
         data=odp.Examples({"x": odp.Tensor((wide,), -1, 1)}, label_low=-3.0, label_high=20.0),
     )
     terms, process = Terms.of(given.definition()), to_tff(given)
-    silent = odp.UsersExamples.of_users(np.zeros((1, wide), dtype=np.float32), [0.0], [0])
+    silent = odp.data.UsersExamples.of_users(np.zeros((1, wide), dtype=np.float32), [0.0], [0])
     state, noise = process.initialize(), [np.zeros(wide + 1)]
     for round in range(3):
         state = process.next(state, client_datasets(given, silent, round=round)).state

@@ -38,7 +38,7 @@ def towers(program: Program | None = None, *, items: int = compile_towers.ITEMS,
     return made
 
 
-def readers(users: int, *, seed: int = 1) -> odp.UsersExamples:
+def readers(users: int, *, seed: int = 1) -> odp.data.UsersExamples:
     """Examples of ``DIGITS`` of ragged users, the first without any, with some that no model can use."""
     generator = np.random.default_rng(seed)
     counts = generator.integers(0, 9, users)
@@ -47,10 +47,10 @@ def readers(users: int, *, seed: int = 1) -> odp.UsersExamples:
     features = generator.normal(size=(total, compile_mlp.FEATURES)).astype(np.float32) * 2
     targets = generator.integers(0, compile_mlp.CLASSES, total).astype(np.float32)
     features[2, 1], targets[3], targets[4] = np.nan, np.nan, np.nan
-    return odp.UsersExamples(features, targets, np.arange(total), np.concatenate(([0], np.cumsum(counts))))
+    return odp.data.UsersExamples(features, targets, np.arange(total), np.concatenate(([0], np.cumsum(counts))))
 
 
-def choosers(users: int, *, seed: int = 1) -> odp.UsersExamples:
+def choosers(users: int, *, seed: int = 1) -> odp.data.UsersExamples:
     """Examples of ``CHOICES`` of ragged users, the first without any, with some that no model can use."""
     generator = np.random.default_rng(seed)
     counts = generator.integers(0, 9, users)
@@ -63,4 +63,4 @@ def choosers(users: int, *, seed: int = 1) -> odp.UsersExamples:
     features = np.column_stack((about, generator.integers(0, compile_towers.ITEMS, total))).astype(np.float32)
     targets = (generator.random(total) < 0.7).astype(np.float32)
     features[2, -1], features[3, 0], targets[4] = 2.5, np.nan, np.nan
-    return odp.UsersExamples(features, targets, np.arange(total), np.concatenate(([0], np.cumsum(counts))))
+    return odp.data.UsersExamples(features, targets, np.arange(total), np.concatenate(([0], np.cumsum(counts))))

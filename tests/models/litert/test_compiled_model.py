@@ -39,8 +39,8 @@ def test_a_saved_model_makes_the_same_task_and_trains(tmp_path: Path) -> None:
     generator = np.random.default_rng(1)
     features = generator.uniform(-1, 1, (800, FEATURES)).astype(np.float32)
     kinds = (features @ generator.normal(size=(FEATURES, CLASSES))).argmax(axis=1)
-    people = odp.UsersExamples.of_users(features, kinds, np.arange(800) % 40)
-    run = odp.simulate(_task(loaded), odp.ExamplesSplit(train=people, test=people), noise=False)
+    people = odp.data.UsersExamples.of_users(features, kinds, np.arange(800) % 40)
+    run = odp.simulate(_task(loaded), odp.data.ExamplesSplit(train=people, test=people), noise=False)
     assert run.metrics["test_loss"] < run.rounds[0].metrics["test_loss"]
     assert not np.array_equal(run.model.dense["parameters"], loaded.public_matrix)
 

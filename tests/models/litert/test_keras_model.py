@@ -43,15 +43,15 @@ def _network(outputs: int = 3, **options: Any) -> Any:
     return keras.Sequential([keras.Input((8,)), layers.Dense(16, activation="relu"), layers.Dense(outputs, **options)])
 
 
-def _people(classes: int = 3) -> odp.ExamplesSplit:
+def _people(classes: int = 3) -> odp.data.ExamplesSplit:
     generator = np.random.default_rng(1)
     truth = generator.normal(size=(8, classes))
     features = generator.uniform(-1, 1, (4000, 8)).astype(np.float32)
     kinds = (features @ truth).argmax(axis=1)
     users = np.arange(3000) % 150
-    return odp.ExamplesSplit(
-        train=odp.UsersExamples.of_users(features[:3000], kinds[:3000], users),
-        test=odp.UsersExamples.of_users(features[3000:], kinds[3000:], np.zeros(1000, dtype=int)),
+    return odp.data.ExamplesSplit(
+        train=odp.data.UsersExamples.of_users(features[:3000], kinds[:3000], users),
+        test=odp.data.UsersExamples.of_users(features[3000:], kinds[3000:], np.zeros(1000, dtype=int)),
     )
 
 
@@ -90,7 +90,7 @@ def test_one_step_of_all_users_is_gradient_descent_of_keras(model: odp.KerasMode
     people, rate = _people(), 0.3
     training = odp.DPFedAvg(rounds=1, rate=rate, batch=10, most_examples=10, clip=100.0)
     few = people.train.select_users(np.arange(60))
-    users = odp.UsersExamples(
+    users = odp.data.UsersExamples(
         few.features, few.targets, np.concatenate([few.rows[few.offsets[u] : few.offsets[u] + 10] for u in range(60)]),
         np.arange(61) * 10,
     )  # fmt: skip
@@ -109,7 +109,7 @@ def test_one_step_of_all_users_is_gradient_descent_of_keras(model: odp.KerasMode
         np.testing.assert_allclose(values - start[name], -rate * slope.numpy(), atol=2e-3, err_msg=name)
 
 
-def _turned(users: int, seed: int) -> odp.UsersExamples:
+def _turned(users: int, seed: int) -> odp.data.UsersExamples:
     """People who see the same two things, and name them in their own ways: no model fits all of them."""
     generator = np.random.default_rng(seed)
     truth = np.random.default_rng(1).normal(size=(8, 2))
@@ -117,11 +117,11 @@ def _turned(users: int, seed: int) -> odp.UsersExamples:
     owners = np.repeat(np.arange(users), 40)
     signs = generator.choice([-1.0, 1.0], (users, 2))[owners]
     named = (features @ truth * signs).argmax(axis=1)
-    return odp.UsersExamples.of_users(features, named, owners)
+    return odp.data.UsersExamples.of_users(features, named, owners)
 
 
 def test_layers_that_stay_on_devices_fit_people_who_differ() -> None:
-    people = odp.ExamplesSplit(train=_turned(150, 2), test=_turned(40, 3))
+    people = odp.data.ExamplesSplit(train=_turned(150, 2), test=_turned(40, 3))
     kept = _network(2)
     model = odp.KerasModel(kept, _SPARSE, local=[kept.layers[-1]])
     assert (model.size, model.program.size, model.public_matrix.shape) == (144, 178, (144, 1))
@@ -219,11 +219,11 @@ def test_embeddings_of_words_and_categories_are_trained_on_text() -> None:
     columns = {
         "said": np.array(["Rain, rain", "the sun", "wind"])[kinds], "day": np.arange(600) % 7, "kind": kinds,
     }  # fmt: skip
-    users = odp.ExampleColumns.of_users(columns, np.arange(600) // 10).users_examples(WORDS)
+    users = odp.data.ExampleColumns.of_users(columns, np.arange(600) // 10).users_examples(WORDS)
     cohort = odp.Cohort(minimum=50, goal=60)
     training = odp.DPFedAvg(rounds=8, rate=1.0, epochs=4, clip=4.0)
     task = _task(odp.KerasModel(_embedding(), _SPARSE), data=WORDS, cohort=cohort, training=training)
-    run = odp.simulate(task, odp.ExamplesSplit(users, users), noise=False)
+    run = odp.simulate(task, odp.data.ExamplesSplit(users, users), noise=False)
     assert run.metrics["test_accuracy"] > 0.95
 
 

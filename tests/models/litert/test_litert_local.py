@@ -56,16 +56,16 @@ def definition_of(training: Any = TRAINING, *, local_start: np.ndarray | None = 
     return definition
 
 
-def people() -> odp.UsersExamples:
+def people() -> odp.data.UsersExamples:
     """Ragged users; the first has no examples, the second one."""
     generator = np.random.default_rng(1)
     features = (generator.normal(size=(60, FEATURES)) * 2.0).astype(np.float32)
     targets = generator.integers(0, CLASSES, 60).astype(np.float32)
     counts = np.array([0, 1, 9, 20, 3, 27])
-    return odp.UsersExamples(features, targets, np.arange(60), np.concatenate(([0], np.cumsum(counts))))
+    return odp.data.UsersExamples(features, targets, np.arange(60), np.concatenate(([0], np.cumsum(counts))))
 
 
-def rows_of(users: odp.UsersExamples, user: int) -> LocalRows:
+def rows_of(users: odp.data.UsersExamples, user: int) -> LocalRows:
     rows = users.rows[users.offsets[user] : users.offsets[user + 1]]
     return LocalRows(np.arange(len(rows)), users.targets[rows].astype(np.float64), {"x": users.features[rows]})
 

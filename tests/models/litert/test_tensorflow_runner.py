@@ -76,11 +76,13 @@ def test_no_examples_and_divergence_give_zeros_and_wrong_batches_are_refused(mod
 
 
 def _run(model: odp.KerasModel, rounds: int = 2) -> odp.RunResult:
-    people = odp.ExamplesSplit(
-        train=odp.UsersExamples.of_users(
+    people = odp.data.ExamplesSplit(
+        train=odp.data.UsersExamples.of_users(
             _IMAGES.reshape(len(_IMAGES), -1), _CLASSES, np.repeat(np.arange(_USERS), _EACH)
         ),
-        test=odp.UsersExamples.of_users(_IMAGES.reshape(len(_IMAGES), -1), _CLASSES, np.zeros(len(_IMAGES), dtype=int)),
+        test=odp.data.UsersExamples.of_users(
+            _IMAGES.reshape(len(_IMAGES), -1), _CLASSES, np.zeros(len(_IMAGES), dtype=int)
+        ),
     )
     task = odp.Task(
         name="images",

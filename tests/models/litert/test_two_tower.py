@@ -73,7 +73,7 @@ def test_vectors_of_users_and_items_give_the_scores_of_the_program(towers: Any) 
     scores = towers.scores(users, items)
     program = Runner(towers.program).predictions(version.dense[PARAMETERS][:, 0], [_ABOUT, _CHOSEN])
     np.testing.assert_allclose(scores[np.arange(6), _CHOSEN[:, 0]], program[:, 0], rtol=0, atol=1e-5)
-    with pytest.raises(odp.DataError, match="1 arrays"):
+    with pytest.raises(odp.errors.DataError, match="1 arrays"):
         towers.user_vectors(_ABOUT, _ABOUT)
 
 
@@ -123,7 +123,7 @@ def _two_scores() -> Any:
     ids=["kind", "widths", "item", "head", "items", "negatives"],
 )
 def test_towers_that_do_not_meet_are_refused(changes: Any, named: str) -> None:
-    with pytest.raises(odp.ConfigurationError, match=named):
+    with pytest.raises(odp.errors.ConfigurationError, match=named):
         compile_towers.towers(**changes())
 
 
@@ -138,7 +138,7 @@ def test_a_task_of_two_towers_is_simulated(towers: Any) -> None:
     generator = np.random.default_rng(5)
     # Everybody chose the items 0, 1 and 2 alone.
     features = np.column_stack((generator.normal(size=(400, FEATURES)), generator.integers(0, 3, 400)))
-    people = odp.UsersExamples.of_users(features.astype(np.float32), np.ones(400), np.arange(400) % 40)
+    people = odp.data.UsersExamples.of_users(features.astype(np.float32), np.ones(400), np.arange(400) % 40)
     task = odp.Task(
         name="films",
         model=towers,
@@ -149,6 +149,6 @@ def test_a_task_of_two_towers_is_simulated(towers: Any) -> None:
         training=odp.DPFedAvg(rounds=10, rate=0.5, clip=1.0, batch=5),
         cohort=odp.Cohort(minimum=10, goal=40),
     )
-    run = odp.simulate(task, odp.ExamplesSplit(train=people, test=people), noise=False)
+    run = odp.simulate(task, odp.data.ExamplesSplit(train=people, test=people), noise=False)
     first = ModelVersion(0, (TableValues(PARAMETERS, towers.public_matrix, keyed=False),))
     assert _gap(towers, run.model) > _gap(towers, first) + 0.5
