@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import signal
@@ -80,13 +81,16 @@ def demo(
     from odp.cli.demo_rounds import chart, traffic, watch
     from odp.cli.demo_words import parties_table
     from odp.cli.device import take_users
+    from odp.cli.meanwhile import begin
     from odp.cli.receipts import collect
     from odp.client import connect
     from odp.datasets import load, random_split
     from odp.enclave.policy import EnclavePolicy
     from odp.evaluation.baselines import baselines
+    from odp.evaluation.comparison import draw_progress
     from odp.local.processes import Child, Services
     from odp.simulation.engine import check_population
+    from odp.simulation.record import write_record
 
     started = time.monotonic()
     finite(epsilon=epsilon)
@@ -130,12 +134,13 @@ def demo(
         services = Services(root, policy=policy, helper=broadcast == PIR)
         stack.callback(services.stop)
         tell("starting the programs; each makes its keys, and measures the code of its enclave")
+        # Done before the first round: while this process computes, a model could come and go.
+        comparing = begin(functools.partial(baselines, task, split, seed=seed))
         services.start(on_serving=lambda child: tell(f"{_started(child)}, serves at {child.address} over TLS"))
         connection = stack.enter_context(connect(services.server_address, state=root))
         asking = Broadcast(method=broadcast, helper_key=services.helper_key if broadcast == PIR else "")
         task = dataclasses.replace(task, broadcast=asking)
-        # Before the first round: while this process computes, a model could come and go.
-        baseline_errors = baselines(task, split, seed=seed)
+        baseline_errors = comparing.result()
         tell("computed what other methods reach on the same ratings")
         # Submitted first: a host that finds no task at all comes back only after half a minute.
         handle = connection.submit(task)
@@ -161,10 +166,14 @@ def demo(
         shown.print(chart(watched, task, _references(baseline_errors)))
         shown.print()
         tell("trained; one device recommends, and an audit checks the log")
-        recommended = _recommend(services, root)
+        recommending = stack.enter_context(_recommending(services, root))
         counted = traffic(root)
+        picture = output / "rmse-and-epsilon.png"
         with writing(output):
             receipts = collect(handle, services, output)
+            draw_progress(picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=epsilon, baselines=baseline_errors)
+            write_record(output, _record(task, split, watched, baseline_errors, seed=seed))
+        recommended = _recommended(recommending)
     seconds = time.monotonic() - started
     _finish(
         shown,
@@ -177,9 +186,8 @@ def demo(
         policy,
         baseline_errors,
         source=source,
-        seed=seed,
         seconds=seconds,
-        output=output,
+        picture=picture,
         json_output=json_output,
     )
 
@@ -261,22 +269,30 @@ def _interruptible(state: Path | None) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _recommend(services: Services, root: Path) -> dict[str, Any]:
-    """The first device's ten recommendations, computed by a process that has that device's store."""
+@contextlib.contextmanager
+def _recommending(services: Services, root: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that computes the first device's ten recommendations from that device's store; it ends with this."""
     from odp.local.processes import ODP
 
     command = ["device", "recommend", "--population", _POPULATION, "--device", "0", "--json"]
     command += ["--server", services.server_address, "--services", str(root), "--state", str(root / "devices")]
+    with subprocess.Popen([*ODP, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _recommended(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What ``_recommending`` computes. Raises ServiceError."""
     try:
-        finished = subprocess.run(
-            [*ODP, *command], capture_output=True, text=True, timeout=_RECOMMEND_SECONDS, check=False
-        )
+        output, errors = process.communicate(timeout=_RECOMMEND_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise ServiceError(f"no recommendations within {_RECOMMEND_SECONDS:.0f} s") from error
-    if finished.returncode:
-        raise ServiceError(f"recommendations failed: {finished.stderr.strip().removeprefix('odp: ')}")
-    recommended: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
-    return recommended
+    if process.returncode:
+        raise ServiceError(f"recommendations failed: {errors.strip().removeprefix('odp: ')}")
+    recommendations: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return recommendations
 
 
 def _finish(
@@ -291,23 +307,21 @@ def _finish(
     baseline_errors: Baselines,
     *,
     source: str,
-    seed: int,
     seconds: float,
-    output: Path,
+    picture: Path,
     json_output: bool,
 ) -> None:
-    """Prints the comparison, the recommendations, what was spent; writes picture and reports."""
+    """Prints the comparison, the recommendations, what was spent; writes the reports beside ``picture``."""
     from rich.table import Table
 
     from odp.broadcast.terms import method_of
     from odp.cli.broadcasting import broadcast_line
     from odp.cli.demo_rounds import rounds_table
     from odp.cli.demo_words import next_steps
-    from odp.evaluation.comparison import comparison_table, draw_progress
+    from odp.evaluation.comparison import comparison_table
     from odp.simulation.inputs import NOT_A_RELEASE
-    from odp.simulation.record import write_record
 
-    privacy = task.privacy
+    privacy, output = task.privacy, picture.parent
     out.print(comparison_table(baseline_errors, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
     out.print(f"note: {NOT_A_RELEASE}")
     titles = split.train.titles
@@ -316,11 +330,6 @@ def _finish(
         best.add_row(str(rank), titles[entry["item"]] if titles else str(entry["item"]), f"{entry['score']:.2f}")
     out.print(best)
     out.print(rounds_table(watched, traffic))
-    picture = output / "rmse-and-epsilon.png"
-    with writing(output):
-        draw_progress(
-            picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=privacy.epsilon, baselines=baseline_errors
-        )
     whole = sum(table.rows.size * 4 for table in _last_model_tables(task))
     per_device = {number: entry["bytes_down"] / max(entry["devices_in"], 1) for number, entry in traffic.items()}
     summary: dict[str, Any] = {
@@ -348,7 +357,6 @@ def _finish(
     report = _privacy_text(task, receipts.ledger, split.train.n_users, policy)
     with writing(output):
         (output / "report.json").write_text(json.dumps(summary, indent=1) + "\n")
-        write_record(output, _record(task, split, watched, baseline_errors, seed=seed))
         (output / "ledger.json").write_bytes(receipts.ledger)
         (output / "privacy.txt").write_text(report, encoding="utf-8")
     out.print(
