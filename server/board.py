@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,8 +20,12 @@ from server.storage import OpenRound, PublishedModel, Storage
 
 _CHANCE = random.SystemRandom()
 
-#: Seconds until a device comes back: a task of its population is between two rounds.
+#: Seconds until a device comes back: a round of its population has just closed, and the next one opens in a moment.
+NEXT = (0, 1)
+#: A task of its population is between two rounds, and has been for longer than ``NEXT_SECONDS``.
 SOON = (1, 2)
+#: Opening the next round takes less than a second, or as long as a party that is away takes to come back.
+NEXT_SECONDS = 3.0
 #: Its population has no active task.
 LATER = (30, 60)
 
@@ -56,6 +61,7 @@ class Board:
         charter: Charters | None = None,
         proof: Proofs | None = None,
         token_key: TokenKeyOf | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
         desk: Desk | None = None,
     ) -> None:
         """Devices will connect to ``addresses``.
@@ -76,7 +82,10 @@ class Board:
         self._read: tuple[list[OpenRound], list[PublishedModel]] = [], []
         self._model_turn = itertools.count()
         self._left: dict[str, list[server_pb2.CheckInResponse]] = {}
-        self._later = _retry(LATER)
+        self._monotonic = monotonic
+        self._later, self._soon, self._next = map(_retry, (LATER, SOON, NEXT))
+        # Of populations between two rounds, when the round closed; none where this server did not see it open.
+        self._closed_at: dict[str, float] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -102,11 +111,20 @@ class Board:
                 waiting.add(entry.population)
             else:
                 answers.setdefault(entry.population, []).extend(self._assignments(entry))
-        for population in waiting:
-            answers.setdefault(population, [_retry(SOON)])
+        now, closed_at = self._monotonic(), {}
+        for population in waiting - answers.keys():
+            if self._had_round(population):
+                closed_at[population] = now
+            elif population in self._closed_at:
+                closed_at[population] = self._closed_at[population]
+            answers[population] = [self._soon]
+        self._closed_at = closed_at
         models = {entry.population: self._published(entry) for entry in published}
         self._left = {}
         self._answers, self._models, self._read = answers, models, (rounds, published)
+
+    def _had_round(self, population: str) -> bool:
+        return any(answer.HasField("assignment") for answer in self._answers.get(population, ()))
 
     def knows(self, population: str) -> bool:
         """Whether a population has an active task."""
@@ -121,6 +139,9 @@ class Board:
         answers = self._answers.get(population)
         if answers is None:
             return self._later
+        closed_at = self._closed_at.get(population)
+        if closed_at is not None and self._monotonic() - closed_at < NEXT_SECONDS:
+            return self._next
         if len(answers) == 1:
             return answers[0]
         left = self._left.setdefault(population, [])
