@@ -34,16 +34,18 @@ def write_reference_values(
     emulated_vendor: Path | None = None,
     roots: Sequence[str] = (),
     keep: ReferenceValues | None = None,
+    measured: Mapping[str, Measurement] | None = None,
 ) -> None:
     """Reference values for enclaves of this code, written atomically to ``output``.
 
     They run on the hardware in the folder ``platform``, or on one whose root certificate is among ``roots`` (PEM). The
-    enclaves and addresses of ``keep`` are accepted, too, as during an upgrade.
+    enclaves and addresses of ``keep`` are accepted, too, as during an upgrade. ``measured`` are the ``measurements``,
+    by default made now.
     """
     policies = {"aggregator": aggregator_policy, "distributor": EnclavePolicy(role="distributor", select=select)}
     values = ReferenceValues(
         roots=(*([] if platform is None else [root_of(platform)]), *roots),
-        image_digests={role: (measured.digest,) for role, measured in measurements().items()},
+        image_digests={role: (one.digest,) for role, one in (measured or measurements()).items()},
         policy_sha256={role: (hashlib.sha256(policy.to_bytes()).hexdigest(),) for role, policy in policies.items()},
         allow_emulated=True,
         helper_keys=tuple(helper_keys),

@@ -1,4 +1,4 @@
-"""Work of a command in the time in which it waits for other processes."""
+"""Work of a program in the time in which it waits for other programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 def begin(act: Callable[[], _T]) -> Future[_T]:
-    """Starts ``act`` on a thread of its own, which an interrupted command does not wait for."""
+    """Starts ``act`` on a thread of its own, which an interrupted program does not wait for."""
     future: Future[_T] = Future()
 
     def run() -> None:
