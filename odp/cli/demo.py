@@ -171,7 +171,9 @@ def demo(
         picture = output / "rmse-and-epsilon.png"
         with writing(output):
             receipts = collect(handle, services, output)
-            draw_progress(picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=epsilon, baselines=baseline_errors)
+            draw_progress(
+                picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=epsilon, baselines=baseline_errors
+            )
             write_record(output, _record(task, split, watched, baseline_errors, seed=seed))
         recommended = _recommended(recommending)
     seconds = time.monotonic() - started
