@@ -41,13 +41,20 @@ class Calls:
 
 
 class Call(Generic[Asked, Answer]):
-    """The call under the name that it has in the class. ``asked`` and ``answer`` are the two messages."""
+    """The call under the name that it has in the class. ``asked`` and ``answer`` are the two messages.
+
+    Raises TypeError where the class is made, and the field of that name is missing or has another message.
+    """
 
     def __init__(self, asked: type[Asked], answer: type[Answer]) -> None:
+        self._asked = asked.DESCRIPTOR
         self._answer = _FIELDS[answer.DESCRIPTOR.full_name]
         self._name = ""
 
     def __set_name__(self, owner: type[Calls], name: str) -> None:
+        field = EnclaveRequest.DESCRIPTOR.fields_by_name.get(name)
+        if field is None or field.message_type is not self._asked:
+            raise TypeError(f"EnclaveRequest has no field {name!r} of {self._asked.full_name}")
         self._name = name
 
     @overload

@@ -1,0 +1,51 @@
+"""The list of calls, the messages that carry them and what enclaves serve are the same."""
+
+from __future__ import annotations
+
+import pytest
+from trees import TreeWorld
+
+from distributor.remote import DistributorCalls
+from odp.enclave.calls import Call, Calls
+from odp.enclave.platform import EmulatedPlatform
+from odp.v1.enclave_pb2 import AskNonce, DrawnNonce, EnclaveReply, EnclaveRequest, Ping
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.leaf_core import LeafCore
+from trusted_aggregator.enclave.process import leaf_routes, routes
+
+#: Of every enclave, or of its start.
+APART = {"start", "records", "contributions", "take_over", "reseal", "ping", "chunk"}
+#: Methods, since contributions are encoded by hand.
+BY_HAND = {"submit", "sign_refusal"}
+
+
+def _listed(kind: type[Calls]) -> set[str]:
+    return {name for name, call in vars(kind).items() if isinstance(call, Call)}
+
+
+def test_every_request_is_listed_once() -> None:
+    fields = {field.name for field in EnclaveRequest.DESCRIPTOR.oneofs_by_name["call"].fields}
+    assert _listed(AggregatorCalls) | _listed(DistributorCalls) | BY_HAND | APART == fields
+    assert _listed(AggregatorCalls) & _listed(DistributorCalls) == {"evidence"}
+
+
+def test_no_two_answers_have_the_same_message() -> None:
+    """A dispatcher finds the field of an answer by its message."""
+    names = [field.message_type.full_name for field in EnclaveReply.DESCRIPTOR.oneofs_by_name["answer"].fields]
+    assert len(set(names)) == len(names)
+
+
+def test_what_a_host_calls_is_what_a_root_and_its_leaves_serve(tmp_path) -> None:
+    tree = TreeWorld(EmulatedPlatform.open(tmp_path), "tree", minimum=3)
+    root, leaf = set(routes(AggregatorCore(tree.core.state))), set(leaf_routes(LeafCore(tree.leaves[0].identity)))
+    assert root | leaf == _listed(AggregatorCalls) | BY_HAND
+    assert root & leaf == BY_HAND | {"evidence", "sealed_length", "rounds", "ask_nonce"}
+    plain = {"leaf_nonce", "delegate", "check_close", "give_part"}
+    assert plain <= root, "what only the root of a tree has"
+
+
+def test_a_call_of_another_message_than_its_field_has_is_refused_where_it_is_listed() -> None:
+    for name, asked in (("ping", AskNonce), ("unheard", Ping)):
+        with pytest.raises((TypeError, RuntimeError)):
+            type("Wrong", (Calls,), {name: Call(asked, DrawnNonce)})
