@@ -40,12 +40,12 @@ def in_one_line(status: server_pb2.TaskStatus) -> str:
         parts.append(f"ε spent {status.epsilon_spent:.4g} of {definition.privacy.epsilon:g}")
     else:
         parts.append(f"{status.reports} reports that are private by themselves")
-    usable = told_usable(definition, None) if status.state == server_pb2.TaskStatus.STATE_FINISHED else ""
+    usable = usable_in_words(definition, None) if status.state == server_pb2.TaskStatus.STATE_FINISHED else ""
     parts += [line for line in (status.waits_for.reason, status.failure, usable) if line]
     return "; ".join(parts)
 
 
-def told_usable(definition: common_pb2.TaskDefinition, counted: UsableAnswers | None) -> str:
+def usable_in_words(definition: common_pb2.TaskDefinition, counted: UsableAnswers | None) -> str:
     """How many devices have usable rows, to stand beside the figures of a task on devices; "" where it uses none.
 
     ``counted`` is what the task's count released; None before that, or where it has none.
@@ -62,7 +62,7 @@ def told_usable(definition: common_pb2.TaskDefinition, counted: UsableAnswers | 
 
 
 def usable_in_brief(text: str, counted: UsableAnswers | None) -> str:
-    """The share of devices with usable rows, for a column of a table; ``text`` is what ``told_usable`` says of it."""
+    """The share of devices with usable rows, for a column of a table; ``text`` is of ``usable_in_words``."""
     if counted is None:
         return "unknown" if text else ""
     return f"{100 * counted.usable.low:.0f} to {100 * counted.usable.high:.0f} %"

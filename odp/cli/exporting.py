@@ -47,7 +47,7 @@ def export_run(finished: RunResult, path: Path, data: NamedData, *, out: Console
 
     if is_of_examples(finished.task.definition()):
         # Names of classes are no markup.
-        told_classifier(export_classifier(finished, path), path, out=lambda line: out.print(line, markup=False))
+        print_classifier(export_classifier(finished, path), path, out=lambda line: out.print(line, markup=False))
         return
     ratings = data.ratings
     named = ratings.titles is not None or ratings.item_ids is not None
@@ -55,7 +55,7 @@ def export_run(finished: RunResult, path: Path, data: NamedData, *, out: Console
     out.print(f"items: {path}; {table.facts['privacy']}; {table.facts['signature']}")
 
 
-def told_classifier(classifier: Classifier, path: Path, *, out: Callable[[str], None]) -> None:
+def print_classifier(classifier: Classifier, path: Path, *, out: Callable[[str], None]) -> None:
     """Prints what was written."""
     classes, facts = ", ".join(map(repr, classifier.classes)), classifier.facts
     signed = f"signed by: {facts['signed_by']}" if "signed_by" in facts else facts["signature"]

@@ -220,7 +220,7 @@ def _train(
     from odp.datasets.catalogue import catalogue_keys
     from odp.evaluation.comparison import spending_table
     from odp.evaluation.spending import spending
-    from odp.models.left_out import told_of_run
+    from odp.models.left_out import left_out_in_words
     from odp.models.warm_start import WarmStart
     from odp.simulation.engine import RoundResult
     from odp.simulation.engine import simulate as run
@@ -249,7 +249,7 @@ def _train(
             shown.advance(number * population + users, rounds * population, note)
 
         def on_round(result: RoundResult) -> None:
-            about = told_of_run(result.left_out)
+            about = left_out_in_words(result.left_out)
             shown.step(f"round {result.round}: {experiment.headline(result.metrics)} {about}".rstrip())
             cells = (str(result.round), str(result.contributions), f"{result.epsilon:.4f}")
             rows.append((*cells, *experiment.cells(result.metrics), f"{result.seconds:.1f}", *filter(None, [about])))
@@ -266,7 +266,7 @@ def _train(
     workers.print(out)
     spent = spending(finished.charges, delta=finished.delta) if finished.noisy else ()
     results = results_console(machine=json)
-    about = ("figures are",) if told_of_run(finished.left_out) else ()
+    about = ("figures are",) if left_out_in_words(finished.left_out) else ()
     table = Table("round", "devices", "ε spent", *experiment.columns, "seconds", *about)
     for row in rows:
         table.add_row(*row)

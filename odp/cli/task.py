@@ -340,14 +340,14 @@ def results(
     from odp.algorithms.registry import algorithm_for
     from odp.cli.answers import show_results
     from odp.signed.task import open_task
-    from odp.task_states import told_usable
+    from odp.task_states import usable_in_words
 
     with open_connection(server, state) as connection:
         status = find_task(connection, task)
         answers, definition = connection.results(status), open_task(status.task)
         # A question says it itself.
         is_training = not isinstance(algorithm_for(definition), Inquiry) and definition.HasField("examples")
-        usable = told_usable(definition, connection.usable(status)) if is_training else ""
+        usable = usable_in_words(definition, connection.usable(status)) if is_training else ""
     show_results(answers, picture=picture, confidence=confidence, json=json, usable=usable)
 
 
@@ -373,7 +373,7 @@ def export(
     With reference values in the state folder, the command checks that the attested aggregator signed the release.
     """
     from odp.classifier_export import released_classifier
-    from odp.cli.exporting import is_of_examples, keys_of, told_classifier
+    from odp.cli.exporting import is_of_examples, keys_of, print_classifier
     from odp.item_export import check_export, released_items
     from odp.signed.task import open_task
 
@@ -387,7 +387,7 @@ def export(
             if json:
                 print_json({"file": str(file), "classes": list(classifier.classes), **classifier.facts})
             else:
-                told_classifier(classifier, file, out=print_text)
+                print_classifier(classifier, file, out=print_text)
             return
         trained = released_items(connection, status, item_keys)
     trained.save(file)
@@ -477,10 +477,10 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
 def _summary(status: server_pb2.TaskStatus, counted: UsableAnswers | None = None) -> dict[str, object]:
     from odp.algorithms.computing_time import fixed_seconds
     from odp.signed.task import open_task, task_sha256
-    from odp.task_states import state_name, told_usable
+    from odp.task_states import state_name, usable_in_words
 
     definition = open_task(status.task)
-    usable = told_usable(definition, counted)
+    usable = usable_in_words(definition, counted)
     last = status.rounds[-1] if status.rounds else None
     until = status.waits_for.until
     return {

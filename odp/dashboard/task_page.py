@@ -14,7 +14,7 @@ from odp.dashboard.frame import Frame, facts, lasted, page, part, rows, table, t
 from odp.dashboard.overview import budget_bar, link, state, trouble
 from odp.dashboard.poller import Poller, Snapshot
 from odp.dashboard.task_changes import buttons
-from odp.task_states import told_usable
+from odp.task_states import usable_in_words
 
 _MOST_ROUNDS, _MOST_FIGURES, _MOST_TEXT = 100, 8, 20_000
 #: Tasks that are compared at once.
@@ -134,7 +134,7 @@ def _usable(poller: Poller, snapshot: Snapshot, task: TaskFacts) -> str:
         return (
             f'<h2>Usable rows</h2><pre tabindex="0" role="region" aria-label="Usable rows">{text(results.text)}</pre>'
         )
-    words = told_usable(task.definition, None)
+    words = usable_in_words(task.definition, None)
     return f'<p class="note">{text(words)}</p>' if words else ""
 
 

@@ -60,7 +60,7 @@ def is_missing(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), dtype=np.bool_)
 
 
-def told_labels(column: npt.NDArray[Any]) -> str:
+def label_counts_in_words(column: npt.NDArray[Any]) -> str:
     """The different labels of some examples and how many have each, the most frequent first."""
     missing = is_missing(column)
     labels, counts = np.unique(column[~missing], return_counts=True)
@@ -101,7 +101,7 @@ class TakenLabels:
         """What is wrong with ``labels`` [k], of which some are ``other`` ones than the model takes."""
         problem = (
             f"{other.sum():,} of {len(labels):,} examples have a label {self.label!r} that the model does not take; "
-            f"the labels are {told_labels(labels)}, the model takes "
+            f"the labels are {label_counts_in_words(labels)}, the model takes "
         )
         if self.classes:
             return DataError(f"{problem}{', '.join(map(repr, self.classes))}, as classes= of {self.of} names them")

@@ -68,7 +68,7 @@ class LeftOut:
         return cls(int(plain["asked"]), {str(reason): int(count) for reason, count in plain["reasons"].items()})
 
 
-def told_of_run(left_out: Mapping[str, LeftOut]) -> str:
+def left_out_in_words(left_out: Mapping[str, LeftOut]) -> str:
     """What a run's figures leave out, to stand behind them; empty where they are about all examples."""
     test, train = left_out.get(TEST), left_out.get(TRAIN)
     parts = []
@@ -84,4 +84,4 @@ def columns_of_run(left_out: Mapping[str, LeftOut]) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for part, rows in left_out.items():
         columns |= {f"{part}_used": rows.used, f"{part}_left_out": rows.count}
-    return columns | {"left_out": told_of_run(left_out)} if columns else {}
+    return columns | {"left_out": left_out_in_words(left_out)} if columns else {}

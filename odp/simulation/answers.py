@@ -29,7 +29,7 @@ from odp.privacy.events import Event
 from odp.privacy.ledger_events import charged
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.protocol.terms import check_delta_for
-from odp.simulation.inputs import SIMULATION, reading_notes, told_run
+from odp.simulation.inputs import SIMULATION, reading_notes, run_in_words
 
 _ROUND = 0
 _USERS: dict[str, type] = {"ratings": Ratings, "texts": UsersTexts}
@@ -62,7 +62,7 @@ class AnswersRun:
     def __repr__(self) -> str:
         about = [f"{name} {rows.sentence('rows')}" for name, rows in self.left_out.items() if rows.count]
         about += self.notes
-        return told_run(self.task.name, max(len(self.charges), 1), self.epsilon, self.delta, self.seconds, about)
+        return run_in_words(self.task.name, max(len(self.charges), 1), self.epsilon, self.delta, self.seconds, about)
 
     def draw(self, path: str | Path) -> None:
         """Saves a picture of the answers beside the exact ones. Raises DataError where it cannot."""

@@ -45,7 +45,7 @@ from odp.models.example_columns import ExampleColumns
 from odp.models.example_tables import split_for
 from odp.models.examples import Examples
 from odp.models.intervals import DEFAULT_LEVEL, Intervals
-from odp.models.left_out import LeftOut, told_of_run
+from odp.models.left_out import LeftOut, left_out_in_words
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
@@ -56,7 +56,7 @@ from odp.simulation import personal
 from odp.simulation.checkpoint import Checkpoint, Place, run_identity
 from odp.simulation.engines.local import LocalEngine
 from odp.simulation.engines.seam import Engine, current
-from odp.simulation.inputs import SIMULATION, check_rank, reading_notes, require_kinds, require_scale, told_run
+from odp.simulation.inputs import SIMULATION, check_rank, reading_notes, require_kinds, require_scale, run_in_words
 from odp.simulation.rounds import RoundResult as RoundResult
 from odp.simulation.rounds import restored_round, saved_round
 from odp.simulation.searches import simulate_search
@@ -114,8 +114,8 @@ class RunResult:
 
     def __repr__(self) -> str:
         scores = [f"{name} {value:.4f}" for name, value in self.metrics.items() if isinstance(value, float)]
-        scores += filter(None, [told_of_run(self.left_out), *self.notes])
-        return told_run(self.task.name, len(self.rounds), self.epsilon, self.delta, self.seconds, scores)
+        scores += filter(None, [left_out_in_words(self.left_out), *self.notes])
+        return run_in_words(self.task.name, len(self.rounds), self.epsilon, self.delta, self.seconds, scores)
 
     @property
     def noisy(self) -> bool:

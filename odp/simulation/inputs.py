@@ -50,7 +50,9 @@ ONE_PERMUTATION = (
 _MANY_RATINGS = 500_000
 
 
-def told_run(task: str, rounds: int, epsilon: float, delta: float, seconds: float, scores: Sequence[str] = ()) -> str:
+def run_in_words(
+    task: str, rounds: int, epsilon: float, delta: float, seconds: float, scores: Sequence[str] = ()
+) -> str:
     """A finished simulation in one line, for its ``repr``."""
     spent = f"ε = {epsilon:.4g} at δ = {delta:g}" if math.isfinite(epsilon) else "no noise, nothing protected"
     facts = ", ".join([f"{rounds} round{'s' if rounds != 1 else ''}", spent, *scores, f"{seconds:.1f} s"])

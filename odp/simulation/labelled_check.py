@@ -34,7 +34,7 @@ from odp.datasets.labelled_columns import LabelledColumns
 from odp.datasets.labelled_tables import LabelledTable
 from odp.errors import ConfigurationError, DataError, PrivacyError
 from odp.identity import normal
-from odp.models.class_names import is_missing, proposed_classes, told_labels
+from odp.models.class_names import is_missing, label_counts_in_words, proposed_classes
 from odp.models.example_columns import ExampleColumns
 from odp.models.example_tables import columns_of, read_for_task
 from odp.models.examples import MOST_FEATURES, Examples
@@ -158,7 +158,7 @@ def check_labelled(table: LabelledTable) -> LabelledCheck:
         proposals=proposals,
         label=label_text
         if data is not None and data.label_range is not None
-        else f"{told_labels(labels)}; {label_text}",
+        else f"{label_counts_in_words(labels)}; {label_text}",
         missing={name: count for name, count in missing.items() if count},
         delta=delta,
         epsilon=epsilon,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from odp.errors import ConfigurationError
-from odp.models.left_out import told_of_run
+from odp.models.left_out import left_out_in_words
 from odp.pictures import charts, page
 from odp.simulation.record import left_out_of
 from odp.simulation.report import chosen, course, direction
@@ -74,7 +74,7 @@ def _best(scored: Mapping[str, Score]) -> str:
 
 def _setting(record: Mapping[str, Any]) -> str:
     """What a score cost, and which examples it is not about."""
-    epsilon, about = record.get("epsilon"), told_of_run(left_out_of(record))
+    epsilon, about = record.get("epsilon"), left_out_in_words(left_out_of(record))
     cost = "without noise" if epsilon is None else f"at ε = {epsilon:.3g}"
     return f"{cost} {about}".rstrip()
 
@@ -97,7 +97,7 @@ def _verdict(records: Mapping[str, Mapping[str, Any]], scored: Mapping[str, Scor
 
 def _table(records: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Score | None], order: Sequence[str]) -> str:
     metric = next(score.name for score in scores.values() if score is not None)
-    some = any(told_of_run(left_out_of(record)) for record in records.values())
+    some = any(left_out_in_words(left_out_of(record)) for record in records.values())
     rows = []
     for name in order:
         record, score = records[name], scores[name]
@@ -110,7 +110,7 @@ def _table(records: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Score 
                 str(len(record["rounds"])),
                 f"{record['data']['users']:,}",
                 str(record["data"]["name"]),
-                *([told_of_run(left_out_of(record)) or "all examples"] if some else []),
+                *([left_out_in_words(left_out_of(record)) or "all examples"] if some else []),
             )
         )
     head = ("run", metric, "ε", "δ", "rounds", "users", "data", *(["figures are"] if some else []))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from odp.algorithms.experiment import Quality, qualities
-from odp.models.left_out import told_of_run
+from odp.models.left_out import left_out_in_words
 from odp.pictures.style import look
 from odp.simulation.record import left_out_of
 
@@ -84,7 +84,7 @@ def verdict(record: Mapping[str, Any]) -> Verdict:
     if score is None:
         return Verdict("alone", f"This run has no score on a test part; {cost}.", "Give a data set with test entries.")
     reached = f"{score.name} {score.value:.3f} {'without noise' if record.get('epsilon') is None else 'at ' + cost}"
-    if about := told_of_run(left_out_of(record)):
+    if about := left_out_in_words(left_out_of(record)):
         reached = f"{reached} ({about})"
     rivals = {name: value for name, value in score.baselines.items() if name not in quality.ceilings}
     if not rivals:

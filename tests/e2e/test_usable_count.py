@@ -26,7 +26,7 @@ from odp.local.processes import ODP, Child, Services
 from odp.models.left_out import UNKNOWN
 from odp.signed.task import open_task
 from odp.task_file import render_task
-from odp.task_states import FINAL, told_usable
+from odp.task_states import FINAL, usable_in_words
 from odp.transparency.audit import audit
 from odp.transparency.sources import LogFolder
 from odp.transport.tls import read_ca
@@ -73,8 +73,8 @@ def test_r430_devices_count_usable_rows_before_they_train_in_every_mode(
     handle = connection.submit(task(sum(by_place), mode=mode, share=0.25))
     assert connection.submit(task(sum(by_place), mode=mode, share=0.25)) == handle, "the same task, the same count"
     waiting = open_task(handle.status().task)
-    assert told_usable(waiting, handle.usable()).startswith("usable rows are counted by task")
-    assert told_usable(task(sum(by_place), count_usable=None).definition(), None) == UNKNOWN
+    assert usable_in_words(waiting, handle.usable()).startswith("usable rows are counted by task")
+    assert usable_in_words(task(sum(by_place), count_usable=None).definition(), None) == UNKNOWN
     devices = world.devices(examples=people(*by_place))
     try:
         status = wait_finished(handle)
@@ -87,7 +87,7 @@ def test_r430_devices_count_usable_rows_before_they_train_in_every_mode(
     shares = [counted.to_json()["shares"][key]["value"] for key in ("no_rows", "none_usable", "some_usable")]  # type: ignore[index]
     assert shares == pytest.approx([place / sum(by_place) for place in by_place[:3]], abs=1e-4)
     assert counted.usable.value == pytest.approx(12 / 22, abs=1e-4)
-    assert "have usable rows" in told_usable(open_task(status.task), counted)
+    assert "have usable rows" in usable_in_words(open_task(status.task), counted)
 
     report = audit(LogFolder(world.root / "server" / "log"), pins)
     spent = {one.name: one.epsilon for one in report.tasks}

@@ -17,7 +17,7 @@ from odp.datasets.table_files import is_table_file
 from odp.errors import ConfigurationError
 from odp.models.example_tables import examples_for, split_for
 from odp.models.examples import Examples
-from odp.models.left_out import told_of_run
+from odp.models.left_out import left_out_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +101,7 @@ class TaskExperiment:
     def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:
         """Prints the final figures; there are no baselines."""
         figures = ", ".join(f"{name} {value:.4f}" for name, value in metrics[_FINAL].items())
-        about = told_of_run(run.left_out) or f"on {len(self.split.test.rows):,} examples"
+        about = left_out_in_words(run.left_out) or f"on {len(self.split.test.rows):,} examples"
         out.print(f"test {figures} {about}")
         return {}
 
