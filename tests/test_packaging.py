@@ -19,6 +19,7 @@ import odp
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"odp_platform.py"}
+EXPERIMENTS = "odp/reproductions/"
 PACKAGES = {"odp", "device_runtime", "distributor", "server", "trusted_aggregator"}
 
 
@@ -60,8 +61,26 @@ def test_the_wheel_has_every_module_and_no_test(wheel: Path) -> None:
         for path in (ROOT / package).rglob("*.py*")
         if path.suffix in (".py", ".pyi") and "__pycache__" not in path.parts
     }
-    assert modules <= names
+    experiments = {name for name in modules if name.startswith(EXPERIMENTS)}
+    assert len(experiments) > 10
+    assert modules - experiments <= names
+    assert not [name for name in names if name.startswith(EXPERIMENTS)]
     assert "odp/py.typed" in names
+
+
+@pytest.mark.slow
+def test_the_wheel_says_where_published_experiments_are(installed: dict[str, str], tmp_path: Path) -> None:
+    # Without the finder of this checkout, which would find what the wheel lacks.
+    code = (
+        "import sys; sys.meta_path[:] = [one for one in sys.meta_path if 'Editable' not in repr(one)]; "
+        "sys.argv = ['odp', 'reproduce', 'local']; from odp_platform import main; main()"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=installed, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode != 0
+    assert "are in ODP's repository, not in the installed package: clone the" in " ".join(done.stderr.split())
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,9 +15,12 @@ from odp.cli.data_options import print_reading, takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_folder, writing
 from odp.cli.progress import steps
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_EXPERIMENTS = "odp.reproductions"
 
 app = typer.Typer(
     help="Run published experiments again, and show them beside what was published.", no_args_is_help=True
@@ -25,7 +29,12 @@ app = typer.Typer(
 
 @app.callback()
 def _commands(context: typer.Context, engine: EngineName = LOCAL, address: Address = None) -> None:
-    """Experiments by name."""
+    """Experiments by name; they are in the repository, and not in the installed package."""
+    if importlib.util.find_spec(_EXPERIMENTS) is None:
+        raise ConfigurationError(
+            "the experiments of `odp reproduce` are in ODP's repository, not in the installed package: clone the "
+            "repository, run `pip install --editable .` there, then the same command"
+        )
     from odp.simulation.engines.seam import using
 
     if engine != LOCAL or address is not None:
