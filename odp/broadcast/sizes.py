@@ -26,7 +26,7 @@ from odp.wire.encoding import row_bytes
 #: Largest model, all tables together.
 MAX_MODEL_BYTES = 2**30
 #: Longest reply to a Select: it travels as one message, whose limit is 16 MiB with room for its framing.
-MAX_REPLY_BYTES = 15 * 2**20
+MAX_SELECTED_BYTES = 15 * 2**20
 #: Longest list of keys in a request.
 MAX_KEYS_BYTES = 4 * 2**20
 KEY_BYTES = 4
@@ -69,10 +69,10 @@ class ServedSizes:
                 f"Expected model_bytes={model} to be at most {MAX_MODEL_BYTES} (1 GiB); lower the items or the rank"
             )
         reply = self.keys * self.row_bytes + self.dense_bytes
-        if self.rows and reply > MAX_REPLY_BYTES:
+        if self.rows and reply > MAX_SELECTED_BYTES:
             raise ConfigurationError(
                 f"Expected reply_bytes={reply} ({self.keys} rows of {self.row_bytes} bytes, and {self.dense_bytes} of "
-                f"dense tables) to be at most {MAX_REPLY_BYTES} (15 MiB); lower slices_per_device or the rank"
+                f"dense tables) to be at most {MAX_SELECTED_BYTES} (15 MiB); lower slices_per_device or the rank"
             )
 
 

@@ -67,7 +67,6 @@ PIR_ROW = b"odp/v1/pir/row"
 PIR_NODE = b"odp/v1/pir/node"
 PIR_SHAPE = b"odp/v1/pir/shape"
 PIR_PAD = b"odp/v1/pir/pad"
-PIR_MATRIX = b"odp/v1/pir/matrix"
 EVENTS_BUCKET = b"odp/v1/events-bucket"
 
 TOKEN_KEY = b"odp/v1/token-key"

@@ -95,11 +95,6 @@ class Columns:
             )
 
     @property
-    def is_given(self) -> bool:
-        """Whether any field differs from its default."""
-        return self != Columns()
-
-    @property
     def roles(self) -> dict[str, str]:
         """The columns by role: "user", "item", and where there are such columns, "value", "time" and "title"."""
         roles = {role: getattr(self, role) for role in _KINDS}

@@ -12,7 +12,7 @@ from distributor.header import open_header
 from distributor.program import LIMITS
 from odp.algorithms.registry import algorithm_for
 from odp.broadcast.planner import plan
-from odp.broadcast.sizes import MAX_KEYS_BYTES, MAX_MODEL_BYTES, MAX_REPLY_BYTES, ServedSizes
+from odp.broadcast.sizes import MAX_KEYS_BYTES, MAX_MODEL_BYTES, MAX_SELECTED_BYTES, ServedSizes
 from odp.broadcast.terms import MOST_PIR_KEYS
 from odp.crypto import hpke
 from odp.crypto.domains import select_info, selected_aad
@@ -68,7 +68,7 @@ def asked_over_the_wire(definition: common_pb2.TaskDefinition) -> int:
     )  # fmt: skip
     sealed = hpke.seal(ENCLAVE.public, wanted.SerializeToString(), select_info(model))
     answer = distributor_pb2.SelectResponse(sealed_rows=core.select(model, sealed))
-    assert answer.ByteSize() < MAX_REPLY_BYTES + 2**20 < channel.MAX_REPLY_BYTES
+    assert answer.ByteSize() < MAX_SELECTED_BYTES + 2**20 < channel.MAX_REPLY_BYTES
     opened = AESGCM(bytes(32)).decrypt(bytes(12), answer.sealed_rows, selected_aad(model))
     slices = slices_from(manifest, keys, distributor_pb2.SelectedRows.FromString(opened))
     assert len(slices.rows) == len(keys)
@@ -77,7 +77,7 @@ def asked_over_the_wire(definition: common_pb2.TaskDefinition) -> int:
 
 def test_the_longest_reply_arrives_and_a_row_more_is_refused_when_the_task_is_made() -> None:
     sizes = ServedSizes.of(task(items=1000, slices=10, rank=64))
-    most = (MAX_REPLY_BYTES - sizes.dense_bytes) // sizes.row_bytes
+    most = (MAX_SELECTED_BYTES - sizes.dense_bytes) // sizes.row_bytes
     largest = task(items=most + 1, slices=most, rank=64)
     check_definition(largest)
     asked_over_the_wire(largest)
@@ -137,6 +137,6 @@ def test_the_largest_model_may_be_published_and_a_row_more_is_refused_when_the_t
 def test_what_fits_a_reply_of_the_enclave_fits_one_of_two_parties() -> None:
     """So two parties need no limit of their own but that of their keys; a row of a manifest has at most 256 KiB."""
     for keys in (*range(1, 100, 3), 60, MOST_PIR_KEYS):
-        row = min(MAX_REPLY_BYTES // keys, 4 * 2**16)
+        row = min(MAX_SELECTED_BYTES // keys, 4 * 2**16)
         cap = bytes(records.cap_nodes(2**24, row) * records.NODE_BYTES)
         assert reply_bytes(Shape(2**24, row, keys, bytes(32), bytes(32), cap)) < channel.MAX_REPLY_BYTES - 2**20
