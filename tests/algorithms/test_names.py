@@ -22,6 +22,7 @@ PROGRAMS = ("odp", "device_runtime", "distributor", "server", "trusted_aggregato
 #: Files that name algorithms, and why.
 NAMED = {
     "odp/__init__.py": "the public API",
+    "odp/items.py": "the public API",
     "odp/task_file.py": "names of the kinds in a task file",
     "odp/algorithms/registry.py": "the table",
     "odp/algorithms/factorization/": "what the trainings of a factorization share, their one message included",
