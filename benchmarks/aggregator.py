@@ -45,7 +45,7 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import ServiceError
 from odp.local.processes import Child
-from odp.local.reference_values import write_reference_values
+from odp.local.reference_values import reference_values
 from odp.numerics import parallel
 from odp.signed.task import open_task, sign_order, sign_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2
@@ -148,7 +148,7 @@ class OneAggregator:
         issuer_key = b"" if self.issuer is None else self.issuer.public
         found_population(self._server, definition().population, self.developer, issuer_key=issuer_key)
         pinned = self._root / "reference_values.json"
-        write_reference_values(self._root / "platform", self.policy, pinned)
+        reference_values(self._root / "platform", self.policy).save(pinned)
         addresses = PinnedAddresses.at(aggregator=self.child.address)
         with contextlib.closing(Services(self.child.address, self.ca, pinned=addresses)) as services:
             values = ReferenceValues.load(pinned)

@@ -40,7 +40,7 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ServiceError
 from odp.local.processes import ODP, Child
-from odp.local.reference_values import write_reference_values
+from odp.local.reference_values import reference_values
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256
 from odp.v1 import aggregator_pb2, common_pb2
@@ -123,7 +123,7 @@ def ingest(contributions: int, times: int) -> list[Figure]:
         ca = root / "ca" / "ca.pem"
         for child in (real, bare):
             child.wait_serving(ca)
-        write_reference_values(root / "platform", policy, root / "reference_values.json")
+        reference_values(root / "platform", policy).save(root / "reference_values.json")
         services = Services(
             real.address, ca, pinned=PinnedAddresses(by_role={"aggregator": (real.address, bare.address)})
         )

@@ -28,7 +28,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceUnavailable
 from odp.local.processes import Child
-from odp.local.reference_values import write_reference_values
+from odp.local.reference_values import reference_values
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
@@ -71,7 +71,7 @@ class Parties:
         self.child.wait_serving(ca)
         self.address, self.ca = self.child.address, ca.read_bytes()
         pinned = root / "reference_values.json"
-        write_reference_values(root / "platform", EnclavePolicy(role="aggregator"), pinned)
+        reference_values(root / "platform", EnclavePolicy(role="aggregator")).save(pinned)
         addresses = PinnedAddresses.at(distributor=self.address)
         with contextlib.closing(Services(self.address, self.ca, pinned=addresses)) as services:
             values = ReferenceValues.load(pinned)

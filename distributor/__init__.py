@@ -5,8 +5,9 @@ The names below are loaded when first used: the enclave's process imports this p
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from odp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from distributor.program import Config, start
@@ -14,12 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Config", "Running", "start"]
 
-_HOME = {"Config": "distributor.program", "Running": "odp.transport.running", "start": "distributor.program"}
-
-
-def __getattr__(name: str) -> object:
-    if name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'distributor' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Config": "distributor.program",
+        "Running": "odp.transport.running",
+        "start": "distributor.program",
+    },
+)

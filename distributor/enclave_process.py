@@ -11,7 +11,8 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from distributor.enclave import BATCH, DistributorCore, Upload
-from distributor.rehearsal import rehearse
+from odp.algorithms import in_enclaves
+from odp.crypto import late_imports
 from odp.enclave.calls import reply_of, routes_of
 from odp.enclave.channel import BatchRoute, Connection, Route, serve
 from odp.enclave.enclave_start import begin, evidence_reply
@@ -24,8 +25,9 @@ from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 
 
 def warm_up() -> None:
-    """Runs every step once, so that all lazy imports are loaded."""
-    rehearse()
+    """Imports what the enclave's code and libraries import late."""
+    in_enclaves.load()
+    late_imports.load()
 
 
 def run(channel: socket.socket, guest: Guest) -> None:

@@ -35,7 +35,6 @@ JUSTIFIED: Mapping[str, frozenset[tuple[str, str]]] = {
             ("PrivatePopulation", "FederatedPopulation"),
             ("ReportResults", "Results"),
             ("TaskAlgorithm", "TaskAlgorithm"),
-            ("_AsGiven", "PrivateFL"),
         }
     ),
     "an event that is charged as the other, and says more": frozenset({("StreamRelease", "GaussianRelease")}),

@@ -5,8 +5,9 @@ The names below are loaded when first used: the enclave's process imports this p
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from odp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from odp.transport.running import Running
@@ -15,16 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Config", "Running", "start"]
 
-_HOME = {
-    "Config": "trusted_aggregator.host.config",
-    "Running": "odp.transport.running",
-    "start": "trusted_aggregator.host.program",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'trusted_aggregator' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Config": "trusted_aggregator.host.config",
+        "Running": "odp.transport.running",
+        "start": "trusted_aggregator.host.program",
+    },
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
@@ -20,12 +21,14 @@ class Entry:
 
     ``training`` is a class of the package's module ``config``, for an ``odp.Task``; ``question`` one of its module
     ``task``, a task of its own. One of them is empty. ``shared`` names modules that ``_FEDERATED`` has in its place.
+    Of a ``local`` one, devices report to the server alone: no enclave has its code.
     """
 
     package: str
     training: str = ""
     question: str = ""
     shared: tuple[str, ...] = ()
+    local: bool = False
 
 
 #: What federated trainings have in common.
@@ -49,12 +52,17 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         # A question that is made with a training, and not written by itself.
         "usable_count": Entry("odp.algorithms.usable_count"),
         # Questions above under another trust.
-        "local_statistics": Entry("odp.algorithms.local_statistics"),
-        "local_heavy_hitters": Entry("odp.algorithms.local_heavy_hitters"),
-        "draw_and_discard": Entry("odp.algorithms.draw_and_discard"),
+        "local_statistics": Entry("odp.algorithms.local_statistics", local=True),
+        "local_heavy_hitters": Entry("odp.algorithms.local_heavy_hitters", local=True),
+        "draw_and_discard": Entry("odp.algorithms.draw_and_discard", local=True),
         "shuffled_statistics": Entry("odp.algorithms.shuffled_statistics"),
     }
 )
+
+
+def is_here(module: str) -> bool:
+    """Whether this process could import a module: an enclave has no code that only other parties run."""
+    return importlib.util.find_spec(module) is not None
 
 
 def part_of(training: str, module: str) -> ModuleType:
@@ -77,12 +85,18 @@ def algorithm_for(definition: common_pb2.TaskDefinition) -> Algorithm:
     """The algorithm of a task.
 
     Raises:
-      ConfigurationError: the training is missing, or of an algorithm that this version does not know.
+      ConfigurationError: the training is missing, or of an algorithm that this version does not know, or that an
+        enclave has no code of.
     """
     training = training_of(definition)
     if training is None or training not in TABLE:
         raise ConfigurationError(
             f"Expected training={training!r} of task {definition.name!r} to be one of {', '.join(TABLE)}"
+        )
+    entry = TABLE[training]
+    if entry.local and not is_here(entry.package):
+        raise ConfigurationError(
+            f"Expected a task with rounds: devices of task {definition.name!r} report to its server alone"
         )
     algorithm: Algorithm = part_of(training, "algorithm").TaskAlgorithm(definition)
     return algorithm

@@ -385,10 +385,6 @@ class Algorithm(abc.ABC):
 
         return public_matrix_from(self.definition, data)
 
-    def blank_matrix(self) -> Float32Array | None:
-        """A public matrix of zeros, for rehearsals whose numbers do not matter; None where a server starts without."""
-        return None
-
     @property
     def local_charge(self) -> LocalCharge | None:
         """What a contribution costs its device that is private by itself; None where only releases are private."""

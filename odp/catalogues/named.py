@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from odp.catalogues.catalogue import Catalogue
-from odp.catalogues.step import Step
 from odp.errors import ConfigurationError
 from odp.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from odp.catalogues.catalogue import Catalogue
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ def require_named(newest: Catalogue | None, named: NamedCatalogue) -> None:
             f"task {named.task!r} names another catalogue version {named.version} of population {named.population!r} "
             "than the one that was published: make it with that catalogue file"
         )
+    from odp.catalogues.step import Step  # devices and logs read steps, and enclaves never
+
     newest.require_usable(named.version)
     items = Step.decode(newest.steps[named.version - 1]).items
     if items != named.items:

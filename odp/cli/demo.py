@@ -81,13 +81,13 @@ def demo(
     from odp.cli.demo_rounds import chart, traffic, watch
     from odp.cli.demo_words import parties_table
     from odp.cli.device import take_users
+    from odp.cli.meanwhile import begin
     from odp.cli.receipts import collect
     from odp.client import connect
     from odp.datasets import load, random_split
     from odp.enclave.policy import EnclavePolicy
     from odp.evaluation.baselines import baselines
     from odp.evaluation.comparison import draw_progress
-    from odp.local.meanwhile import begin
     from odp.local.processes import Child, Services
     from odp.simulation.engine import check_population
     from odp.simulation.record import write_record

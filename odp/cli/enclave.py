@@ -9,6 +9,7 @@ import typer
 
 from odp import _validate
 from odp.cli.console import print_json, print_text
+from odp.cli.enclave_image import Images, build, show
 from odp.cli.helper import pin_helper
 from odp.cli.outputs import output_file, writing_file
 from odp.cli.services import Upgrade, founder_keys, upgrade_policy
@@ -29,42 +30,33 @@ _MEANING = {
     "no-new-privileges": "no program could give it more rights",
     "not-dumpable": "no process of the same user may read its memory",
     "no-core-dumps": "its memory goes to no file when it crashes",
-    "landlock-read-only": "no file can be written, no TCP, even while it starts",
+    "landlock-read-only": "no file can be written, no TCP, from its first instruction on",
     "closed-descriptors": "it inherits two sockets and nothing else",
     "resource-limits": "no file can grow, few descriptors",
-    "landlock-no-files": "no file can be opened",
+    "landlock-no-files": "no file can be opened, from its first instruction on",
     "seccomp": "system calls: compute, threads, its two sockets",
 }
 
 
 @app.command("digest")
-def digest(json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def digest(
+    images: Images = None, json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+) -> None:
     """Print the measurement of each enclave that this installation runs, and its parts.
 
-    Two installations with the same digest have the same Python, the same libraries and the same code.
+    It is the digest of the one image that the enclave runs: `base` is Python, the libraries and those of the system,
+    `code` the enclave's own modules. `odp enclave show` lists what is in an image.
     """
-    from odp.enclave.measurement import COMPONENTS
     from odp.local.reference_values import measurements
 
-    measured = measurements()
+    measured = measurements(images)
     if json_output:
-        print_json(
-            {
-                role: {
-                    "digest": measured_role.digest,
-                    "components": dict(measured_role.components),
-                    "dependencies": measured_role.dependencies.versions,
-                }
-                for role, measured_role in measured.items()
-            }
-        )
+        print_json({role: {"digest": image.digest, "components": image.components} for role, image in measured.items()})
         return
-    for role, measurement in measured.items():
-        print_text(f"{role:<13} {measurement.digest}")
-        for name in COMPONENTS:
-            print_text(f"  {name:<13} {measurement.components[name]}")
-    versions = next(iter(measured.values())).dependencies.versions
-    print_text("dependencies: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
+    for role, image in measured.items():
+        print_text(f"{role:<13} {image.digest}")
+        for name, component in image.components.items():
+            print_text(f"  {name:<13} {component}")
 
 
 @app.command("doctor")
@@ -133,6 +125,7 @@ def reference_values(
         Path | None,
         typer.Option(help="JSON file of reference values whose enclaves and addresses stay accepted: for an upgrade."),
     ] = None,
+    images: Images = None,
     output: Annotated[Path, typer.Option(callback=output_file, help="JSON file to write.")] = Path(
         "reference_values.json"
     ),
@@ -143,7 +136,8 @@ def reference_values(
     """
     from odp.enclave.policy import EnclavePolicy
     from odp.enclave.reference_values import ReferenceValues
-    from odp.local.reference_values import write_reference_values
+    from odp.local.reference_values import accepting_both
+    from odp.local.reference_values import reference_values as values_of
     from odp.transport.tls import read_ca
 
     roots = [read_ca(path).decode("ascii") for path in root]
@@ -162,11 +156,11 @@ def reference_values(
     if log is None and (endorser_key or witness_key or quorum is not None):
         raise ConfigurationError("Expected --log-key with --endorser-key, --witness-key and --quorum")
     with writing_file(output):
-        write_reference_values(
-            platform, policy, output, select=cast("Selection", select), log=log, helper_keys=helper_key,
+        values = values_of(
+            platform, policy, select=cast("Selection", select), log=log, helper_keys=helper_key, images=images,
             addresses={"distributor": tuple(distributor), "aggregator": tuple(aggregator)}, roots=roots,
-            keep=None if keep is None else ReferenceValues.load(keep),
         )  # fmt: skip
+        (values if keep is None else accepting_both(values, ReferenceValues.load(keep))).save(output)
     print_text(str(output))
 
 
@@ -183,6 +177,8 @@ def _log_policy(
     )
 
 
+app.command("build")(build)
+app.command("show")(show)
 app.command("pin-helper")(pin_helper)
 app.command("upgrade")(upgrade)
 

@@ -12,6 +12,7 @@ import typer
 
 from odp.cli import helper
 from odp.cli.console import console
+from odp.cli.enclave_image import Images
 from odp.cli.listening import LimitSettings, State, serving
 from odp.local.foreground import parent_watch
 from odp.posix import require_linux
@@ -222,11 +223,13 @@ def run_distributor(
         float, typer.Option(help="Days to keep the model of a finished task after the last request for it.")
     ] = 30.0,
     platform: Platform = None,
+    images: Images = None,
     limit: LimitSettings = [],  # noqa: B006  # typer copies it
     **listening: Any,
 ) -> Running:
     """Run the distributor (host and emulated enclave) in the foreground."""
     from distributor.program import LIMITS, Config, start
+    from odp.enclave.host import launching
     from odp.enclave.policy import EnclavePolicy
 
     return start(
@@ -243,7 +246,8 @@ def run_distributor(
             keep_days=keep_days,
             limits=LIMITS.changed(limit),
             **listening,
-        )
+        ),
+        launch=launching(images),
     )
 
 
@@ -291,10 +295,12 @@ def run_aggregator(
     ] = 0,
     test_noise_seed: TestNoise = None,
     platform: Platform = None,
+    images: Images = None,
     database: Database = None,
     **listening: Any,
 ) -> Running:
     """Run the aggregator (host and emulated enclave) in the foreground."""
+    from odp.enclave.host import launching
     from odp.enclave.policy import EnclavePolicy
     from odp.transport.channel import addresses_in
     from trusted_aggregator.host.config import Config
@@ -331,7 +337,8 @@ def run_aggregator(
                 rosters=tuple(roster),
             ),
             **listening,
-        )
+        ),
+        launch=launching(images),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from odp.cli.console import console, print_json, print_text
+from odp.cli.enclave_image import Images
 from odp.errors import ConfigurationError, ServiceError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def upgrade(
     ] = None,
     key: Annotated[Path | None, typer.Option(help="PEM private key of --certificate.")] = None,
     ca: Annotated[Path | None, typer.Option(help="PEM certificate of the CA of all services.")] = None,
+    images: Images = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for rounds that have to close first.")] = 3600.0,
     void_rounds: Annotated[
         bool,
@@ -63,6 +65,7 @@ def upgrade(
 
     Streams go along. Rounds that hold contributions are waited for, in a tree those at its leaves, too.
     """
+    from odp.enclave.host import launching
     from odp.enclave.measurement import AGGREGATOR_ENTRY, measure
     from odp.local.log_setup import endorse_image
     from odp.local.successor import NEXT
@@ -91,7 +94,7 @@ def upgrade(
         control = stack.enter_context(connect(control_address, identity.ca_pem, identity=identity))
         source = LogServer(stack.enter_context(connect(log_address, identity.ca_pem)), log_address)
 
-        measured = measure(AGGREGATOR_ENTRY).digest
+        measured = measure(AGGREGATOR_ENTRY, images=images).digest
 
         def excerpt(image: str, predecessor: str, policy: EnclavePolicy) -> hand_over_pb2.LogExcerpt:
             if endorser.is_file():
@@ -112,6 +115,7 @@ def upgrade(
             ),
             seconds=wait,
             void_rounds=void_rounds,
+            launch=launching(images),
         )
     names = [population.population for population in statement.populations]
     if json:

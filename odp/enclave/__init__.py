@@ -5,37 +5,20 @@ The names below are loaded when first used: an enclave process takes its restric
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from odp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from odp.enclave.evidence import Reason
     from odp.enclave.guest import Evidence, Guest, MonotonicCounter
     from odp.enclave.launcher import LaunchedEnclave, launch
-    from odp.enclave.measurement import Measurement, measure
+    from odp.enclave.measurement import measure
     from odp.enclave.platform import EmulatedPlatform
     from odp.enclave.policy import EnclavePolicy
     from odp.enclave.reference_values import ReferenceValues
     from odp.enclave.sealing import seal, unseal
     from odp.enclave.verifier import VerifiedEnclave, verify_evidence
-
-_HOME = {
-    "EmulatedPlatform": "platform",
-    "EnclavePolicy": "policy",
-    "Evidence": "guest",
-    "Guest": "guest",
-    "LaunchedEnclave": "launcher",
-    "Measurement": "measurement",
-    "MonotonicCounter": "guest",
-    "Reason": "evidence",
-    "ReferenceValues": "reference_values",
-    "VerifiedEnclave": "verifier",
-    "launch": "launcher",
-    "measure": "measurement",
-    "seal": "sealing",
-    "unseal": "sealing",
-    "verify_evidence": "verifier",
-}
 
 __all__ = [
     "EmulatedPlatform",
@@ -43,7 +26,6 @@ __all__ = [
     "Evidence",
     "Guest",
     "LaunchedEnclave",
-    "Measurement",
     "MonotonicCounter",
     "Reason",
     "ReferenceValues",
@@ -55,14 +37,22 @@ __all__ = [
     "verify_evidence",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name in _HOME:
-        value = getattr(importlib.import_module(f"odp.enclave.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'odp.enclave' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "EmulatedPlatform": "odp.enclave.platform",
+        "EnclavePolicy": "odp.enclave.policy",
+        "Evidence": "odp.enclave.guest",
+        "Guest": "odp.enclave.guest",
+        "LaunchedEnclave": "odp.enclave.launcher",
+        "MonotonicCounter": "odp.enclave.guest",
+        "Reason": "odp.enclave.evidence",
+        "ReferenceValues": "odp.enclave.reference_values",
+        "VerifiedEnclave": "odp.enclave.verifier",
+        "launch": "odp.enclave.launcher",
+        "measure": "odp.enclave.measurement",
+        "seal": "odp.enclave.sealing",
+        "unseal": "odp.enclave.sealing",
+        "verify_evidence": "odp.enclave.verifier",
+    },
+)

@@ -1,7 +1,8 @@
-"""The life of an enclave process: restrict, import, warm up, restrict further, run.
+"""The life of an enclave process: restrict, import all, restrict further, run.
 
-An *entry module* has two functions. ``warm_up()`` loads whatever the enclave will ever need: it is the last chance to
-read a file. ``run(channel, guest)`` serves the host over the socket ``channel`` until the host closes it.
+An *entry module* has ``run(channel, guest)``, which serves the host over the socket ``channel`` until the host closes
+it. It may have ``warm_up()``, which imports what the enclave's code and libraries import late: the builder of the image
+runs it to find these modules, and the enclave before it imports the rest of the image.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from odp.enclave import sandbox
@@ -26,23 +28,26 @@ _FRAMES = 6
 class Entry(Protocol):
     """An entry module; see the module docstring."""
 
-    def warm_up(self) -> None:
-        """Loads everything that would otherwise be loaded on first use."""
-        ...
-
     def run(self, channel: socket.socket, guest: Guest) -> None:
         """Serves until the host closes ``channel``."""
         ...
 
 
-def main(*, entry: str, channel: int, platform: int, debug: bool) -> None:
-    """Runs the module ``entry`` between the two sockets (descriptors), and ends the process."""
+def main(*, names: Sequence[str], entry: str, channel: int, platform: int, debug: bool) -> None:
+    """Runs the module ``entry`` between the two sockets (descriptors), and ends the process.
+
+    ``names`` are all modules of the image: none can be imported later.
+    """
     end_with_parent()
     before = sandbox.before_imports(debug=debug)
     guest = SocketGuest(socket.socket(fileno=platform))
     try:
-        module = cast(Entry, importlib.import_module(entry))
-        module.warm_up()
+        module = importlib.import_module(entry)
+        warm_up: Callable[[], None] | None = getattr(module, "warm_up", None)
+        if warm_up is not None:
+            warm_up()
+        for name in names:
+            importlib.import_module(name)
         opened = socket.socket(fileno=channel)
         after = sandbox.before_run((channel, platform), debug=debug)
         guest.ready(held=[*before.held, *after.held], refused=[*before.refused, *after.refused])
@@ -53,7 +58,7 @@ def main(*, entry: str, channel: int, platform: int, debug: bool) -> None:
     # What is loaded stays: no collection has to look at it again.
     gc.freeze()
     try:
-        module.run(opened, guest)
+        cast(Entry, module).run(opened, guest)
     except BaseException as error:
         guest.failed(f"{type(error).__name__}{_where(error)}")
         if debug:

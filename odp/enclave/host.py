@@ -11,8 +11,8 @@ from typing import Protocol
 from odp.crypto.hpke import DecryptionError
 from odp.enclave import enclave_start
 from odp.enclave.channel import Connection
-from odp.enclave.platform import CHIP_FILE
 from odp.enclave.policy import EnclavePolicy
+from odp.enclave.slots import CHIP_FILE
 from odp.errors import StateError
 from odp.transport.logs import Log
 from odp.transport.state_folder import StateFolder
@@ -73,6 +73,17 @@ def launch_process(*, platform_folder: Path, entry: str, policy: bytes) -> Launc
     from odp.enclave import launcher
 
     return launcher.launch(platform_folder=platform_folder, entry=entry, policy=policy)
+
+
+def launching(images: Path | None) -> Launch:
+    """``launch_process``, from a folder of images that were built elsewhere; None: from those of this installation."""
+
+    def launch_images(*, platform_folder: Path, entry: str, policy: bytes) -> LaunchedEnclave:
+        from odp.enclave import launcher
+
+        return launcher.launch(platform_folder=platform_folder, entry=entry, policy=policy, images=images)
+
+    return launch_process if images is None else launch_images
 
 
 def require_chip(state: Path, platform: Path) -> None:

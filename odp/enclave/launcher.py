@@ -1,11 +1,12 @@
 """Starts enclaves, for host programs.
 
-``launch`` starts one platform process (``odp.enclave.platform_process``), which measures the enclave and starts it, and
-returns when the enclave runs, warmed up and restricted. The host then has one socket to it, and nothing else in common.
+``launch`` starts one platform process (``odp.enclave.platform_start``), which measures the enclave's image and starts
+it, and returns when the enclave runs and is restricted. The host then has one socket to it, and nothing else in common.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -16,10 +17,11 @@ from pathlib import Path
 from types import TracebackType
 
 from odp.enclave.guest_socket import result_of
+from odp.enclave.measurement import PLATFORM_ENTRY, file_of
 from odp.errors import ConfigurationError, StateError
 from odp.sandbox.frames import receive_frame, send_frame
 
-_PLATFORM = ("-P", "-m", "odp.enclave.platform_process")
+_PLATFORM = ("-P", "-m", "odp.enclave.platform_start")
 _START_SECONDS = 240.0
 _STOP_SECONDS = 10.0
 
@@ -30,7 +32,7 @@ class LaunchedEnclave:
     Attributes:
         channel: the socket to the enclave; it reads end of file when the enclave is gone.
         image_digest: what the platform measured, ``"sha384:<hex>"``.
-        components: its parts by name, see ``odp.enclave.measurement``.
+        components: its parts by name, see ``odp.enclave.image.parts``.
         restrictions: names of ``odp.enclave.sandbox`` that hold.
         refused: those that the kernel, or a debug launch, refused.
         pid: of the enclave process.
@@ -82,6 +84,7 @@ def launch(
     entry: str,
     policy: bytes,
     packages: Sequence[str] = (),
+    images: Path | None = None,
     debug: bool = False,
 ) -> LaunchedEnclave:
     """Starts the enclave whose entry module (``odp.enclave.boot``) is ``entry``.
@@ -90,45 +93,43 @@ def launch(
         platform_folder: the emulated chip; made where missing.
         entry: import name of the entry module.
         policy: canonical bytes of an ``EnclavePolicy``: the configuration.
-        packages: import packages of this repository that it may import; default: odp and the one of ``entry``.
+        packages: import packages of its own code; default: odp and the one of ``entry``.
+        images: folder of images that were built elsewhere; default: those of this installation, which are built where
+            they are missing.
         debug: debuggers may attach, and its evidence says so.
 
     Raises:
-        ConfigurationError: something cannot be measured, or the policy cannot be read.
+        ConfigurationError: an image cannot be built or used, or the policy cannot be read.
         StateError: the platform folder cannot be used, or the enclave did not start; one line says why.
     """
-    control, platform_end = socket.socketpair()
-    channel, enclave_end = socket.socketpair()
-    try:
-        with platform_end, enclave_end:
-            platform = _start_platform(platform_end, enclave_end)
+    folder = platform_folder.absolute()
+    request = {"platform_folder": str(folder), "entry": entry, "policy": policy.hex(), "debug": debug}
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        files = (file_of(entry, packages, images=images), file_of(PLATFORM_ENTRY, images=images))
+        opened = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in files]
+        for descriptor in opened:
+            theirs.callback(os.close, descriptor)
+        (control, platform_end), (channel, enclave_end) = socket.socketpair(), socket.socketpair()
+        for end, stack in ((control, ours), (channel, ours), (platform_end, theirs), (enclave_end, theirs)):
+            stack.enter_context(end)
+        platform = _start_platform([platform_end.fileno(), enclave_end.fileno(), *opened], folder)
+        theirs.close()
         try:
             control.settimeout(_START_SECONDS)
-            request = {
-                "platform_folder": str(platform_folder.absolute()),
-                "entry": entry,
-                "policy": policy.hex(),
-                "packages": list(packages),
-                "debug": debug,
-            }
-            told = _ask(control, request)
-            return LaunchedEnclave(channel=channel, control=control, platform=platform, told=told)
+            launched = LaunchedEnclave(channel=channel, control=control, platform=platform, told=_ask(control, request))
         except BaseException:
             _end(control, platform)
             raise
-    except BaseException:
-        control.close()
-        channel.close()
-        raise
+        ours.pop_all()
+        return launched
 
 
-def _start_platform(control: socket.socket, channel: socket.socket) -> subprocess.Popen[bytes]:
-    descriptors = (control.fileno(), channel.fileno())
-    # The platform finds the packages where this process does. What it finds is measured, wherever it lies.
-    paths = os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path)
+def _start_platform(descriptors: Sequence[int], folder: Path) -> subprocess.Popen[bytes]:
+    # Only the first lines of the platform process are found where this process finds them; then it runs its image.
+    paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
     try:
         return subprocess.Popen(
-            [sys.executable, *_PLATFORM, *map(str, descriptors)],
+            [sys.executable, *_PLATFORM, *map(str, descriptors), str(folder)],
             env={**os.environ, "PYTHONPATH": paths},
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from odp import _validate
 from odp.crypto import domains
 from odp.crypto.public_keys import KEY_BYTES
-from odp.enclave import _files, chain, sealing
+from odp.enclave import chain, sealing
 from odp.enclave.evidence import (
     DEBUG_DISABLED,
     DEBUG_ENABLED,
@@ -42,13 +42,14 @@ from odp.enclave.evidence import (
 )
 from odp.enclave.guest import Evidence, MonotonicCounter
 from odp.enclave.registers import Registers
-from odp.enclave.slots import EmulatedSlots, require_slots_folder
+from odp.enclave.slots import CHIP_FILE, EmulatedSlots, require_slots_folder
 from odp.errors import AttestationError, ConfigurationError, StateError
+from odp.transport import owner_files
 from odp.transport.durability import Health
 
 TOKEN_SECONDS = 3600
-#: What makes a folder that of a chip.
-CHIP_FILE = "platform.json"
+
+
 #: Registers that an enclave may extend; the others are the platform's.
 EXTENDABLE = ("sandbox", "runtime")
 
@@ -173,9 +174,9 @@ class EmulatedPlatform:
             StateError: the folder cannot be used, is readable by others, or its content is damaged or incomplete. A
                 damaged platform is never replaced: its secrets are the only way to what was sealed under them.
         """
-        _files.make_private_folder(folder, marker=CHIP_FILE)
-        with _files.locked(folder / "platform.lock"):
-            data = _files.read_private(folder / CHIP_FILE, limit=_LARGEST_FILE)
+        owner_files.make_private_folder(folder, marker=CHIP_FILE)
+        with owner_files.locked(folder / "platform.lock"):
+            data = owner_files.read_private(folder / CHIP_FILE, limit=_LARGEST_FILE)
             if data is not None:
                 platform = cls(folder, *_parse_platform(data, folder), clock=clock)
                 _require_slots(folder)
@@ -187,7 +188,7 @@ class EmulatedPlatform:
             # Both come first: a platform without them has lost them, and must not start again without.
             _write_counters(folder, {})
             _require_slots(folder)
-            _files.write_atomically(folder / CHIP_FILE, _format_platform(issued, secret), mode=_files.PRIVATE)
+            owner_files.write_atomically(folder / CHIP_FILE, _format_platform(issued, secret), mode=owner_files.PRIVATE)
         return cls(folder, issued, secret, clock=clock)
 
     @property
@@ -254,7 +255,7 @@ class EmulatedCounter:
         _validate.integer(low=0, high=_LARGEST_COUNT, expected=expected, to=to)
         if to < expected:
             raise StateError(f"counter {self._name!r} cannot go down from {expected} to {to}")
-        with self._health, _files.locked(self._folder / "counters.lock"):
+        with self._health, owner_files.locked(self._folder / "counters.lock"):
             counters = _read_counters(self._folder)
             present = counters.get(self._name, 0)
             if present not in (expected, to):
@@ -265,7 +266,7 @@ class EmulatedCounter:
 
 def _read_counters(folder: Path) -> dict[str, int]:
     path = folder / "counters.json"
-    data = _files.read_private(path, limit=_LARGEST_FILE)
+    data = owner_files.read_private(path, limit=_LARGEST_FILE)
     if data is None:
         raise StateError(f"{path} is gone: without its counters this platform cannot detect old state")
     try:
@@ -278,8 +279,8 @@ def _read_counters(folder: Path) -> dict[str, int]:
 
 
 def _write_counters(folder: Path, counters: Mapping[str, int]) -> None:
-    _files.write_atomically(
-        folder / "counters.json", json.dumps(counters, sort_keys=True).encode(), mode=_files.PRIVATE
+    owner_files.write_atomically(
+        folder / "counters.json", json.dumps(counters, sort_keys=True).encode(), mode=owner_files.PRIVATE
     )
 
 
@@ -289,10 +290,10 @@ def _slots_of(folder: Path) -> Path:
 
 def _require_slots(folder: Path) -> None:
     """Makes the folder of slots where the platform never had one. Raises StateError where it is lost."""
-    with _files.locked(folder / "counters.lock"):
+    with owner_files.locked(folder / "counters.lock"):
         counters = _read_counters(folder)
         if _HAS_SLOTS not in counters:
-            _files.make_private_folder(_slots_of(folder), marker="")
+            owner_files.make_private_folder(_slots_of(folder), marker="")
             _write_counters(folder, {**counters, _HAS_SLOTS: 1})
         require_slots_folder(_slots_of(folder))
 

@@ -15,43 +15,35 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
-import resource
 import select
 import signal
 import socket
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from odp.crypto import late_imports
 from odp.enclave import sandbox
 from odp.enclave.guest_socket import CALL_SECONDS, MOST_AT_ONCE, error_frame
-from odp.enclave.measurement import (
-    UNMEASURED_STANDARD,
-    Measurement,
-    measure,
-    package_folder,
-    packages_of,
-    standard_library,
-)
+from odp.enclave.image.parts import ImageFile
+from odp.enclave.image.running import FIRST_INHERITED, Loaded, become, loaded
 from odp.enclave.platform import EmulatedGuest, EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, DiskFailed, OdpError, StateError
-from odp.sandbox import namespaces
+from odp.sandbox import kernel, namespaces
 from odp.sandbox.frames import receive_frame, send_frame
-from odp.sandbox.kernel import end_with_parent
 from odp.transport.durability import Health
 
 #: Time limit of an enclave's imports, warm-up and compilation, in seconds.
 START_SECONDS = 180.0
 
-_CHANNEL, _PLATFORM = 3, 4
-_PYTHON = ("-I", "-S", "-B", "-X", "utf8")
-# Many small products: threads of BLAS that wait for each other cost more than they do.
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_CHANNEL, _PLATFORM = FIRST_INHERITED, FIRST_INHERITED + 1
 _CLONE = {"x86_64": 56, "aarch64": 220}
+#: Of clone(2): a debugger that follows the platform's children does not get this one.
+_UNTRACED = 0x00800000
 _LARGEST_RESTRICTIONS = 32
 _LONGEST_REASON = 1000
 
@@ -62,14 +54,15 @@ class PlatformProcess:
     Args:
         control: socket to the host; takes one request, and ends the launch when it closes.
         channel: the enclave's end of its socket to the host.
+        image: descriptor of the file of the enclave's image.
     """
 
-    def __init__(self, control: socket.socket, channel: socket.socket) -> None:
+    def __init__(self, control: socket.socket, channel: socket.socket, image: int) -> None:
         self._control = control
         self._channel = channel
+        self._image = image
         self._guest: EmulatedGuest | None = None
-        self._image: dict[str, object] = {}
-        self._digest: dict[str, object] = {}
+        self._report: dict[str, object] = {}
         self._enclave = 0
         self._running = False
 
@@ -92,17 +85,18 @@ class PlatformProcess:
         request = receive_frame(self._control)
         if request is None:
             raise StateError("the host ended")
-        entry, policy, debug = str(request["entry"]), bytes.fromhex(request["policy"]), bool(request["debug"])
-        packages = tuple(request["packages"]) or packages_of(entry)
+        policy, debug = bytes.fromhex(request["policy"]), bool(request["debug"])
         role = EnclavePolicy.from_bytes(policy).role
         platform = EmulatedPlatform.open(Path(request["platform_folder"]))
-        measured = measure(entry, packages)
-        self._guest = platform.launch(image_digest=measured.digest, policy=policy, name=role, debug=debug)
-        self._image = _image(entry, packages, measured, debug=debug)
-        self._digest = {"image_digest": measured.digest, "components": dict(measured.components)}
+        file = ImageFile(self._image)
+        file.image.require_entry(request["entry"])
+        self._guest = platform.launch(image_digest=file.image.digest, policy=policy, name=role, debug=debug)
+        self._report = {"image_digest": file.image.digest, "components": file.image.components}
         ours, theirs = socket.socketpair()
-        with theirs, self._channel:
-            self._enclave = _start(self._channel.fileno(), theirs.fileno())
+        with theirs, self._channel, loaded(file) as image:
+            self._enclave, held = _start(image, file.image.entry, self._channel, theirs, debug=debug)
+        os.close(self._image)
+        self._record(held, [name for name in sandbox.NAMESPACES if name not in held])
         return ours, platform.health
 
     def _serve(self, connection: socket.socket, health: Health) -> None:
@@ -133,17 +127,16 @@ class PlatformProcess:
 
     def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
         calls: Mapping[str, Callable[[dict[str, Any]], object]] = {
-            "image": self._loading,
             "launched": lambda _: {"policy": self._launched.policy.hex(), "image_digest": self._launched.image_digest},
             "bind_keys": self._bind_keys,
             "evidence": self._evidence,
             "sealing_key": lambda _: self._launched.sealing_key().hex(),
-            "counter_value": lambda given: self._launched.counter(_text(given, "name")).value,
+            "counter_value": lambda call: self._launched.counter(_text(call, "name")).value,
             "counter_advance": self._advance,
-            "slot_create": lambda given: self._launched.slots.create(_text(given, "name")).hex(),
-            "slot_read": lambda given: (self._launched.slots.read(_text(given, "name")) or b"").hex(),
-            "slots_erase": lambda given: self._launched.slots.erase(_strings(given.get("names"), most=MOST_AT_ONCE)),
-            "extend": lambda given: self._launched.extend(_text(given, "event")),
+            "slot_create": lambda call: self._launched.slots.create(_text(call, "name")).hex(),
+            "slot_read": lambda call: (self._launched.slots.read(_text(call, "name")) or b"").hex(),
+            "slots_erase": lambda call: self._launched.slots.erase(_strings(call.get("names"), most=MOST_AT_ONCE)),
+            "extend": lambda call: self._launched.extend(_text(call, "event")),
             "ready": self._ready,
             "failed": self._failed,
         }
@@ -161,37 +154,28 @@ class PlatformProcess:
             raise StateError("nothing was launched")
         return self._guest
 
-    def _loading(self, _: dict[str, Any]) -> object:
-        """The image to import from, once. At this time the process runs the loader, and its namespaces are visible."""
-        image, self._image = self._image, {}
-        if not image:
-            raise StateError("the image was read before")
-        held = namespaces.apart(self._enclave)
-        self._record(held, [name for name in sandbox.NAMESPACES if name not in held])
-        return image
-
     def _record(self, held: Sequence[str], refused: Sequence[str]) -> None:
         for word, names in (("held", held), ("refused", refused)):
             for name in names:
                 self._launched.extend_register("sandbox", f"{word} {name}")
-            self._digest[word] = [*_strings(self._digest.get(word, [])), *names]
+            self._report[word] = [*_strings(self._report.get(word, [])), *names]
 
-    def _ready(self, given: dict[str, Any]) -> None:
+    def _ready(self, call: dict[str, Any]) -> None:
         if self._running:
             raise StateError("the enclave reported before that it runs")
-        held, refused = _strings(given.get("held")), _strings(given.get("refused"))
+        held, refused = _strings(call.get("held")), _strings(call.get("refused"))
         # The enclave cannot report what only the platform knows.
         allowed = {*sandbox.BEFORE_IMPORTS, *sandbox.BEFORE_RUN}
         if len({*held, *refused}) != len(held) + len(refused) or not allowed.issuperset((*held, *refused)):
             raise ConfigurationError("Expected each restriction of an enclave once")
         self._record(held, refused)
         self._running = True
-        self._tell_host({"ok": {**self._digest, "pid": self._enclave}})
+        self._tell_host({"ok": {**self._report, "pid": self._enclave}})
 
-    def _failed(self, given: dict[str, Any]) -> None:
+    def _failed(self, call: dict[str, Any]) -> None:
         # One line, whatever the enclave sends.
         message = "".join(
-            letter if letter.isprintable() else "?" for letter in _text(given, "message")[:_LONGEST_REASON]
+            letter if letter.isprintable() else "?" for letter in _text(call, "message")[:_LONGEST_REASON]
         )
         if self._running:
             print(f"odp: the enclave ended: {message}", file=sys.stderr, flush=True)  # noqa: T201  # the host's log
@@ -202,43 +186,37 @@ class PlatformProcess:
         with contextlib.suppress(OSError):
             send_frame(self._control, message)
 
-    def _bind_keys(self, given: dict[str, Any]) -> None:
-        hpke_public, signing_public = (_bytes(given, name) for name in ("hpke_public", "signing_public"))
+    def _bind_keys(self, call: dict[str, Any]) -> None:
+        hpke_public, signing_public = (_bytes(call, name) for name in ("hpke_public", "signing_public"))
         self._launched.bind_keys(hpke_public=hpke_public, signing_public=signing_public)
 
-    def _evidence(self, given: dict[str, Any]) -> dict[str, str]:
-        found = self._launched.evidence(_bytes(given, "nonce"))
+    def _evidence(self, call: dict[str, Any]) -> dict[str, str]:
+        found = self._launched.evidence(_bytes(call, "nonce"))
         return {"token": found.token, "event_log": found.event_log.decode("ascii")}
 
-    def _advance(self, given: dict[str, Any]) -> None:
-        counter = self._launched.counter(_text(given, "name"))
-        counter.advance(expected=given.get("expected", -1), to=given.get("to", -1))
+    def _advance(self, call: dict[str, Any]) -> None:
+        counter = self._launched.counter(_text(call, "name"))
+        counter.advance(expected=call.get("expected", -1), to=call.get("to", -1))
 
 
-def _image(entry: str, packages: Sequence[str], measured: Measurement, *, debug: bool) -> dict[str, object]:
-    library = standard_library()
-    return {
-        "entry": entry,
-        "packages": {name: str(package_folder(name)) for name in packages},
-        "standard": [str(library), str(Path(sysconfig.get_path("stdlib")) / "lib-dynload")],
-        "unmeasured_standard": sorted(UNMEASURED_STANDARD),
-        "folders": list(measured.dependencies.folders),
-        "files": list(measured.dependencies.files),
-        "debug": debug,
-    }
-
-
-def _start(channel: int, platform: int) -> int:
-    """Starts the enclave process in as many new namespaces as the kernel allows; returns its process id."""
-    binary = str(Path(sys.executable).resolve())
-    program = [binary, *_PYTHON, str(package_folder("odp") / "enclave" / "loader.py"), str(_CHANNEL), str(_PLATFORM)]
-    for names in namespaces.ATTEMPTS:
-        flags = namespaces.flags_of(names)
-        process = _clone(flags) if flags else os.fork()
-        if process == 0:
-            _become(program, channel, platform)
-        if process > 0:
-            return process
+def _start(
+    image: Loaded, entry: str, channel: socket.socket, platform: socket.socket, *, debug: bool
+) -> tuple[int, list[str]]:
+    """Starts the enclave in as many new namespaces as the kernel allows: its process id, and those that it has."""
+    arguments = {"entry": entry, "channel": _CHANNEL, "platform": _PLATFORM, "debug": debug}
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as report, os.fdopen(writing, "wb", buffering=0) as reporting:
+        outside = namespaces.links()
+        for names in namespaces.ATTEMPTS:
+            flags = namespaces.flags_of(names)
+            process = _clone(flags)
+            if process == 0:
+                # Still this program: the enclave cannot report what only the platform knows.
+                reporting.write((" ".join(namespaces.apart(outside)) + "\n").encode())
+                become(image, "odp.enclave.boot", (channel.fileno(), platform.fileno()), arguments, files={})
+            if process > 0:
+                reporting.close()
+                return process, report.readline().decode().split()
     raise StateError("the enclave process could not be started")
 
 
@@ -246,38 +224,23 @@ def _clone(flags: int) -> int:
     """Forks with new namespaces: the process id, 0 in the child, or -1 if the kernel refuses."""
     machine = os.uname().machine
     if sys.platform != "linux" or machine not in _CLONE:
-        return -1
+        return -1 if flags else os.fork()
     # Unlike CDLL, PyDLL keeps the interpreter's lock over the call: the child then has it too. One thread runs here.
-    return int(ctypes.PyDLL(None).syscall(_CLONE[machine], ctypes.c_ulong(flags | signal.SIGCHLD), 0, 0, 0, 0))
+    return int(
+        ctypes.PyDLL(None).syscall(_CLONE[machine], ctypes.c_ulong(flags | _UNTRACED | signal.SIGCHLD), 0, 0, 0, 0)
+    )
 
 
-def _become(program: Sequence[str], channel: int, platform: int) -> None:
-    """In the new process: keeps two sockets and stderr, and becomes the enclave. Never returns."""
-    try:
-        end_with_parent()
-        # Out of the way first, so that neither is overwritten by the other.
-        for source, place in [(os.dup(fd), place) for fd, place in ((channel, _CHANNEL), (platform, _PLATFORM))]:
-            moved = source if source > _PLATFORM else os.dup(source)
-            os.dup2(moved, place, inheritable=True)
-        null = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1):
-            os.dup2(null, standard)
-        os.closerange(_PLATFORM + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        os.execve(program[0], list(program), _ENVIRONMENT)
-    finally:
-        os._exit(127)
-
-
-def _text(given: dict[str, Any], name: str) -> str:
-    value = given.get(name)
+def _text(call: dict[str, Any], name: str) -> str:
+    value = call.get(name)
     if not isinstance(value, str):
         raise ConfigurationError(f"Expected {name} to be text")
     return value
 
 
-def _bytes(given: dict[str, Any], name: str) -> bytes:
+def _bytes(call: dict[str, Any], name: str) -> bytes:
     try:
-        return bytes.fromhex(_text(given, name))
+        return bytes.fromhex(_text(call, name))
     except ValueError:
         raise ConfigurationError(f"Expected {name} to be hex") from None
 
@@ -288,13 +251,16 @@ def _strings(value: object, *, most: int = _LARGEST_RESTRICTIONS) -> list[str]:
     return list(value)
 
 
-def main() -> None:
-    """``python -m odp.enclave.platform_process <control> <channel>``: two inherited sockets, by descriptor."""
-    control, channel = (socket.socket(fileno=int(argument)) for argument in sys.argv[1:3])
+def warm_up() -> None:
+    """Imports what is imported late, as an enclave's entry module does (``odp.enclave.boot``)."""
+    late_imports.load()
+
+
+def main(*, names: Sequence[str], control: int, channel: int, image: int) -> None:
+    """Serves one launch between two sockets (descriptors); see ``odp.enclave.platform_start``."""
     # The chip's secrets are in this process: it is as closed to debuggers as an enclave.
     sandbox.before_platform()
-    PlatformProcess(control, channel).run()
-
-
-if __name__ == "__main__":
-    main()
+    for name in names:
+        importlib.import_module(name)
+    kernel.close_all_but({control, channel, image}, keep_standard=True)
+    PlatformProcess(socket.socket(fileno=control), socket.socket(fileno=channel), image).run()

@@ -7,10 +7,6 @@ import socket
 from odp.enclave.guest import Guest
 
 
-def warm_up() -> None:
-    """Nothing is needed."""
-
-
 def run(channel: socket.socket, guest: Guest) -> None:
     """Waits until the host closes the channel."""
     channel.recv(1)

@@ -15,7 +15,7 @@ from typing import Any
 
 from odp import _validate
 from odp.crypto.public_keys import require_x25519
-from odp.enclave import _files, chain
+from odp.enclave import chain
 from odp.enclave.log_policy import LogPolicy
 from odp.enclave.policy import ROLES
 from odp.errors import ConfigurationError
@@ -155,7 +155,9 @@ class ReferenceValues:
             StateError: the file cannot be written.
         """
         text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
-        _files.write_atomically(path, text.encode(), mode=_files.PUBLIC)
+        from odp.transport import owner_files
+
+        owner_files.write_atomically(path, text.encode(), mode=owner_files.PUBLIC)
 
 
 def _fields(data: bytes) -> dict[str, Any]:

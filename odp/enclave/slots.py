@@ -16,10 +16,12 @@ from collections.abc import Collection
 from pathlib import Path
 
 from odp import _validate
-from odp.enclave import _files
 from odp.errors import StateError
+from odp.transport import owner_files
 from odp.transport.durability import Health, sync
 
+#: What makes a folder that of a chip.
+CHIP_FILE = "platform.json"
 SECRET_BYTES = 32
 
 _ERASED = bytes(SECRET_BYTES)
@@ -55,12 +57,12 @@ class EmulatedSlots:
             require_slots_folder(self._folder)
             self._erase(path)
             secret = os.urandom(SECRET_BYTES)
-            _files.write_atomically(path, secret, mode=_files.PRIVATE)
+            owner_files.write_atomically(path, secret, mode=owner_files.PRIVATE)
         return secret
 
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
-        secret = _files.read_private(path, limit=SECRET_BYTES)
+        secret = owner_files.read_private(path, limit=SECRET_BYTES)
         if secret is not None and len(secret) != SECRET_BYTES:
             raise StateError(f"{path} is corrupt: it is no slot")
         # A power cut can bring back the name of a file whose bytes were overwritten.

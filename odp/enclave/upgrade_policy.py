@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from odp import _validate
-from odp.enclave import _files
 from odp.enclave.log_policy import LogPolicy
 from odp.errors import ConfigurationError
 
@@ -66,4 +65,6 @@ class UpgradePolicy:
     def save(self, path: Path) -> None:
         """Writes the policy as JSON, atomically. Raises StateError."""
         text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
-        _files.write_atomically(path, text.encode(), mode=_files.PUBLIC)
+        from odp.transport import owner_files
+
+        owner_files.write_atomically(path, text.encode(), mode=owner_files.PUBLIC)

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 
@@ -21,11 +20,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odp import _validate
-from odp.enclave.measurement import Measurement
 from odp.enclave.policy import EnclavePolicy, Selection
 from odp.errors import ConfigurationError, ServiceError
-from odp.local.meanwhile import begin
-from odp.local.reference_values import measurements, write_reference_values
+from odp.local.reference_values import reference_values
 from odp.local.successor import adopt_successor
 from odp.transport import channel
 from odp.transport.private_files import make_folders, open_private
@@ -226,7 +223,6 @@ class Services:
         self.distributor_policy = EnclavePolicy(role="distributor", select=select)
         self.children: dict[str, Child] = {}
         self._folder: StateFolder | None = None
-        self._measuring: Future[dict[str, Measurement]] | None = None
 
     @property
     def developer_key(self) -> str:
@@ -321,8 +317,6 @@ class Services:
         # Locked, so that two `odp up` never share a folder, nor a device host mixes its files in.
         self._folder = StateFolder.open(self.root, "services")
         keep_out_of_git(self.root)
-        # A second of this process's time, in which it would only wait for the enclaves.
-        self._measuring = begin(measurements)
         try:
             adopt_successor(self.root / "aggregator")
             # Services share a chip: the first one to start would make another.
@@ -356,10 +350,9 @@ class Services:
 
     def write_reference_values(self) -> None:
         """Pins the enclaves of this installation on the platform of these services, and their addresses."""
-        write_reference_values(
+        reference_values(
             self.root / "platform",
             self.policy,
-            self.reference_values,
             select=self.distributor_policy.select,
             helper_keys=(self.helper_key,) if self._helper else (),
             addresses={
@@ -373,8 +366,7 @@ class Services:
             }
             | ({"leaf": self._leaf_addresses} if self._leaf_names else {}),
             emulated_vendor=self.emulated_vendor,
-            measured=None if self._measuring is None else self._measuring.result(),
-        )
+        ).save(self.reference_values)
 
     def pin_log(self) -> None:
         """Pins the transparency log, and renews endorsements with at most half of their time left."""

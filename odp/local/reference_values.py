@@ -7,8 +7,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from odp.enclave.image.parts import Image
 from odp.enclave.log_policy import LogPolicy
-from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, Measurement, measure_all, packages_of
+from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy, Selection
 from odp.enclave.reference_values import ReferenceValues
@@ -22,10 +23,9 @@ def root_of(platform: Path) -> str:
     return EmulatedPlatform.open(platform).root_certificate_pem
 
 
-def write_reference_values(
+def reference_values(
     platform: Path | None,
     aggregator_policy: EnclavePolicy,
-    output: Path,
     *,
     select: Selection = "oblivious",
     log: LogPolicy | None = None,
@@ -33,19 +33,16 @@ def write_reference_values(
     addresses: Mapping[str, tuple[str, ...]] | None = None,
     emulated_vendor: Path | None = None,
     roots: Sequence[str] = (),
-    keep: ReferenceValues | None = None,
-    measured: Mapping[str, Measurement] | None = None,
-) -> None:
-    """Reference values for enclaves of this code, written atomically to ``output``.
+    images: Path | None = None,
+) -> ReferenceValues:
+    """Reference values for enclaves of this code, or of a folder of images that were built elsewhere.
 
-    They run on the hardware in the folder ``platform``, or on one whose root certificate is among ``roots`` (PEM). The
-    enclaves and addresses of ``keep`` are accepted, too, as during an upgrade. ``measured`` are the ``measurements``,
-    by default made now.
+    They run on the hardware in the folder ``platform``, or on one whose root certificate is among ``roots`` (PEM).
     """
     policies = {"aggregator": aggregator_policy, "distributor": EnclavePolicy(role="distributor", select=select)}
-    values = ReferenceValues(
+    return ReferenceValues(
         roots=(*([] if platform is None else [root_of(platform)]), *roots),
-        image_digests={role: (one.digest,) for role, one in (measured or measurements()).items()},
+        image_digests={role: (measured.digest,) for role, measured in measurements(images).items()},
         policy_sha256={role: (hashlib.sha256(policy.to_bytes()).hexdigest(),) for role, policy in policies.items()},
         allow_emulated=True,
         helper_keys=tuple(helper_keys),
@@ -54,10 +51,9 @@ def write_reference_values(
         emulated_vendor="" if emulated_vendor is None else str(emulated_vendor.absolute()),
         log=log,
     )
-    (values if keep is None else _accepting_both(values, keep)).save(output)
 
 
-def _accepting_both(values: ReferenceValues, others: ReferenceValues) -> ReferenceValues:
+def accepting_both(values: ReferenceValues, others: ReferenceValues) -> ReferenceValues:
     """``values``, with the roots, enclaves and addresses of ``others``, too."""
     return dataclasses.replace(
         values,
@@ -74,8 +70,7 @@ def _joined(first: Mapping[str, tuple[str, ...]], second: Mapping[str, tuple[str
     return {role: tuple(dict.fromkeys((*first.get(role, ()), *second.get(role, ())))) for role in roles}
 
 
-def measurements() -> dict[str, Measurement]:
-    """Role -> measurement of this installation's enclave."""
+def measurements(images: Path | None = None) -> dict[str, Image]:
+    """Role -> image of the enclave, from a folder of images or of this installation."""
     entries = {"aggregator": AGGREGATOR_ENTRY, "distributor": DISTRIBUTOR_ENTRY}
-    measured = measure_all({entry: packages_of(entry) for entry in entries.values()})
-    return {role: measured[entry] for role, entry in entries.items()}
+    return {role: measure(entry, images=images) for role, entry in entries.items()}

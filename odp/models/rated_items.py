@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.catalogues.catalogue import Catalogue
 from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.errors import ConfigurationError
 from odp.models.tested import Tested
 from odp.numerics.arrays import Float32Array, Float64Array
 
 if TYPE_CHECKING:
+    from odp.catalogues.catalogue import Catalogue
     from odp.models.examples import ExamplesTerms
     from odp.models.local_training import LocalTraining
     from odp.v1 import common_pb2, model_evaluation_pb2
@@ -79,6 +79,8 @@ class RatedItems:
             object.__setattr__(self, "centre", self.low + 0.625 * (self.high - self.low))
         _validate.within(low=-1e6, high=1e6, centre=self._centre)
         if self.catalogue is not None:
+            from odp.catalogues.catalogue import Catalogue
+
             if not isinstance(self.catalogue, Catalogue):
                 raise ConfigurationError(
                     f"Expected catalogue to be an odp.items.Catalogue, got a {type(self.catalogue).__name__}"

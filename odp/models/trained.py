@@ -270,6 +270,12 @@ def tested_models() -> tuple[type, ...]:
     return tuple(_imported(place) for kind in _KINDS.values() for place in kind.written)
 
 
+def load_kinds() -> None:
+    """Imports what parties train, of every kind: for programs that can open no file later."""
+    for kind in _KINDS.values():
+        _imported(kind.trained)
+
+
 def has_program(definition: common_pb2.TaskDefinition) -> bool:
     """Whether devices run a program of the developer for a task: known without opening the program."""
     kind = definition.WhichOneof("trained_model")

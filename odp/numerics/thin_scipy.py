@@ -60,10 +60,10 @@ def install() -> None:
     if loaded:
         raise StateError(f"{loaded[0]} is loaded already: install the thin SciPy before anything imports SciPy")
     spec = importlib.util.find_spec(_LIBRARY)
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigurationError("SciPy is not installed; run `pip install scipy`")
+    locations = spec.submodule_search_locations if spec is not None else None
     try:
-        _fill(Path(spec.submodule_search_locations[0]))
+        # An image has the extensions by name, and no folder of the library.
+        _fill(Path(locations[0] if locations else _LIBRARY))
     except BaseException as error:
         for name in [name for name in sys.modules if name.partition(".")[0] == _LIBRARY]:
             del sys.modules[name]

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from odp import _validate
 from odp.errors import ConfigurationError
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.mechanisms.spherical_cap import LARGEST_DIMENSION
-from odp.privacy.reconstruction import ReconstructionCertificate, projection_breach
+
+if TYPE_CHECKING:
+    from odp.privacy.reconstruction import ReconstructionCertificate
 
 CORRELATION = 0.5
 """Least cosine of a breach in the certificates of reports: a distance of 1 between unit vectors."""
@@ -70,6 +72,8 @@ class LocalCharge:
         """Against the reconstruction of the direction from all reports of a device; None where there is none."""
         if self.dimension < 2:
             return None
+        from odp.privacy.reconstruction import projection_breach
+
         return projection_breach(self.lifetime, self.dimension, correlation=CORRELATION)
 
     @property

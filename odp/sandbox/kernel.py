@@ -24,6 +24,7 @@ from odp.sandbox.system_calls import CallList
 #: Rights below a path, for ``landlock``.
 READ = 1 << 0 | 1 << 2 | 1 << 3  # execute (for libraries that are loaded), read a file, list a folder
 WRITE = 1 << 1
+EVERYTHING = (1 << 15) - 1  # but for calls of devices
 
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
 _PR_SET_NO_NEW_PRIVS, _PR_GET_NO_NEW_PRIVS = 38, 39
@@ -85,6 +86,12 @@ def not_dumpable() -> bool:
     return prctl(_PR_GET_DUMPABLE) == 0
 
 
+def let_debuggers_in() -> bool:
+    """Undoes ``not_dumpable``, which a program that nobody can read has from its start; it does not hold."""
+    prctl(_PR_SET_DUMPABLE, 1)
+    return False
+
+
 def leave_open() -> bool:
     """A restriction that is not requested."""
     return False
@@ -113,10 +120,13 @@ def no_capabilities() -> bool:
     return capabilities.raw == bytes(24)
 
 
-def close_all_but(descriptors: set[int], *, debug: bool = False) -> bool:
-    """Closes every descriptor but these; the standard ones then lead nowhere, but for ``debug``."""
-    if not debug:
-        null = os.open(os.devnull, os.O_RDWR)
+def close_all_but(descriptors: set[int], *, nowhere: int | None = None, keep_standard: bool = False) -> bool:
+    """Closes every descriptor but ``descriptors``; the standard ones then lead nowhere, or stay with ``keep_standard``.
+
+    ``nowhere`` is an open one of ``/dev/null``, where no file can be opened any more.
+    """
+    if not keep_standard:
+        null = os.open(os.devnull, os.O_RDWR) if nowhere is None else nowhere
         for standard in _STANDARD:
             os.dup2(null, standard)
     stay = sorted({*descriptors, *_STANDARD})
@@ -157,7 +167,7 @@ def landlock(allowed: Mapping[str, int]) -> bool:
         for path, rights in allowed.items():
             beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
-                _syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, beneath), 0)
+                _syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights & files, beneath), 0)
             finally:
                 os.close(beneath)
         _syscall(_RESTRICT_SELF, ruleset, 0)

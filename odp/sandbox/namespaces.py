@@ -47,11 +47,15 @@ def enter(descriptor: int, name: str) -> bool:
     return bool(libc.setns(ctypes.c_int(descriptor), ctypes.c_int(NAMESPACES[name][0])) == 0)
 
 
-def apart(process: int) -> list[str]:
-    """Names of the namespaces that ``process`` has and this process has not."""
-    held = []
+def links() -> dict[str, str]:
+    """Name -> this process's namespace of that kind, as the kernel calls it; those that it tells."""
+    read = {}
     for name, (_, link) in NAMESPACES.items():
         with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{process}/ns/{link}") != os.readlink(f"/proc/self/ns/{link}"):  # noqa: PTH115
-                held.append(name)
-    return held
+            read[name] = os.readlink(f"/proc/self/ns/{link}")  # noqa: PTH115  # no path of a file
+    return read
+
+
+def apart(outside: Mapping[str, str]) -> list[str]:
+    """Names of the namespaces that this process has of its own, and not from the one that ``outside`` is of."""
+    return [name for name, link in links().items() if outside.get(name, link) != link]

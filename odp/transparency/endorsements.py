@@ -23,7 +23,6 @@ from odp.crypto.signing import SignatureError, SigningKey, verify
 from odp.enclave.policy import ROLES
 from odp.errors import ConfigurationError
 from odp.transparency.entries import EndorsementEntry, PolicyEntry, WithdrawalEntry
-from odp.transport.state_folder import state_errors, write_atomically
 
 _LARGEST_TIME = 2**40
 _LARGEST_STATEMENT = 2048
@@ -152,6 +151,8 @@ class EndorsementFile:
             "endorsements": [_text(entry) for entry in self.endorsements],
             "withdrawals": [_text(entry) for entry in self.withdrawals],
         }
+        from odp.transport.state_folder import state_errors, write_atomically
+
         with state_errors(path.parent):
             write_atomically(path, json.dumps(content, indent=1).encode() + b"\n", mode=0o644)
 

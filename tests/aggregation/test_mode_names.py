@@ -29,7 +29,6 @@ NAMED = {
     "odp/algorithms/dense/shares.py": "the noise of a session",
     "odp/cli/device.py": "the roster of sessions",
     "odp/cli/services.py": "limits of sessions",
-    "odp/enclave/channel.py": "the name of a message",
     "device_runtime/network/peers.py": "the gRPC service of sessions",
     "device_runtime/network/services.py": "calls of that service",
     "device_runtime/round/": "what a device does in each mode",

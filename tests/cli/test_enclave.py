@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli.conftest import Printed
 
-from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
+from odp.enclave.image.built import built
+from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, PLATFORM_ENTRY, measure
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
@@ -61,15 +63,48 @@ def test_addresses_are_added_to_those_that_devices_connect_to(odp: Callable[...,
 def test_the_digest_comes_with_what_it_is_made_of(odp: Callable[..., Printed]) -> None:
     told = odp("enclave", "digest", "--json").json
     measured = measure(AGGREGATOR_ENTRY)
-    assert told["aggregator"] == {
-        "digest": measured.digest,
-        "components": dict(measured.components),
-        "dependencies": measured.dependencies.versions,
-    }
+    assert told["aggregator"] == {"digest": measured.digest, "components": measured.components}
     assert told["distributor"]["digest"] != measured.digest
+    assert told["distributor"]["components"].keys() == {"base", "code"}
     text = odp("enclave", "digest").out
-    for value in (measured.digest, *measured.components.values(), f"numpy {measured.dependencies.versions['numpy']}"):
+    for value in (measured.digest, *measured.components.values()):
         assert value in text
+
+
+def test_images_are_built_to_be_shipped_and_shown_to_be_read(odp: Callable[..., Printed], tmp_path: Path) -> None:
+    digests = odp("enclave", "build", "--output", tmp_path / "images", "--json").json
+    assert digests["aggregator.image"] == measure(AGGREGATOR_ENTRY).digest
+    images = ("--images", tmp_path / "images")
+    assert odp("enclave", "digest", *images, "--json").json == odp("enclave", "digest", "--json").json
+    values = tmp_path / "values.json"
+    odp("enclave", "reference-values", "--platform", tmp_path / "p", "--output", values, *images)
+    assert ReferenceValues.load(values).image_digests["distributor"] == (digests["distributor.image"],)
+    aggregator, platform = (tmp_path / "images" / f"{name}.image" for name in ("aggregator", "platform"))
+    shown = odp("enclave", "show", aggregator, "--json").json
+    assert shown["digest"] == digests["aggregator.image"]
+    assert shown["entry"] == AGGREGATOR_ENTRY
+    assert sum(shown["code"].values()) > 10_000
+    assert {"libc.so.6", "ld.so", "python"} <= shown["native"].keys()
+    assert any(line.startswith("numpy ") for line in shown["versions"])
+    text = odp("enclave", "show", aggregator).out
+    assert f"its own code: {len(shown['code'])} modules" in text
+    assert "more (--all lists them)" in text
+    assert "more (--all" not in odp("enclave", "show", aggregator, "--all").out
+    assert odp("enclave", "show", aggregator, aggregator).out.strip() == "the same image"
+    changes = odp("enclave", "show", platform, aggregator, "--json").json["changes"]
+    assert f"entry {AGGREGATOR_ENTRY}" in changes["added"]
+    assert "extension numpy.random._pcg64" not in changes["removed"]
+
+
+def test_a_file_that_is_no_image_or_another_one_is_refused(odp: Callable[..., Printed], tmp_path: Path) -> None:
+    (tmp_path / "aggregator.image").write_bytes(b"odp-enclave-image 2\n\n")
+    with pytest.raises(ConfigurationError, match=r"aggregator\.image cannot be used as an image"):
+        odp("enclave", "show", tmp_path / "aggregator.image")
+    with pytest.raises(ConfigurationError, match="cannot read the image"):
+        odp("enclave", "show", tmp_path / "nothing.image")
+    shutil.copy(built(PLATFORM_ENTRY), tmp_path / "aggregator.image")
+    with pytest.raises(ConfigurationError, match=r"is the image of odp\.enclave\.platform_process, and not of"):
+        odp("enclave", "digest", "--images", tmp_path)
 
 
 def test_the_doctor_tells_of_every_restriction_whether_it_holds(odp: Callable[..., Printed]) -> None:

@@ -17,14 +17,14 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.enclave.upgrade_policy import UpgradePolicy
 from odp.errors import ConfigurationError, StateError
-from odp.local.reference_values import write_reference_values
+from odp.local.reference_values import reference_values
 from odp.transparency.endorsements import EndorsementFile, check_withdrawal, open_endorsement
 
 
 @pytest.fixture
 def values(tmp_path: Path) -> Path:
     path = tmp_path / "reference_values.json"
-    write_reference_values(tmp_path / "platform", EnclavePolicy(role="aggregator"), path)
+    reference_values(tmp_path / "platform", EnclavePolicy(role="aggregator")).save(path)
     return path
 
 

@@ -278,10 +278,10 @@ def device_run(world: World, *changes: str) -> list[str]:
 
 def other_platform(world: World) -> str:
     """Reference values of the same code and policies on a platform of somebody else."""
-    from odp.local.reference_values import write_reference_values
+    from odp.local.reference_values import reference_values
 
     addresses = {"distributor": (world.distributor.address,), "aggregator": (world.aggregator.address,)}
-    write_reference_values(Path("elsewhere"), world.policy, Path("other.json"), addresses=addresses)
+    reference_values(Path("elsewhere"), world.policy, addresses=addresses).save(Path("other.json"))
     return "other.json"
 
 

@@ -38,7 +38,7 @@ from odp.enclave.reference_values import ReferenceValues
 from odp.enrolment import issuer_program
 from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 from odp.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
-from odp.local.reference_values import write_reference_values
+from odp.local.reference_values import reference_values
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.protocol.terms import Cohort, UserLevelDP
@@ -179,10 +179,10 @@ class World:
                 "issuer_key": self.issuer.key,
             }
         keys = (self.helper_key,) if self.with_helper else ()
-        write_reference_values(
-            self.root / "platform", self.policy, self.reference_values, helper_keys=keys, addresses=addresses,
+        reference_values(
+            self.root / "platform", self.policy, helper_keys=keys, addresses=addresses,
             emulated_vendor=self.vendor if self.with_tokens else None,
-        )  # fmt: skip
+        ).save(self.reference_values)  # fmt: skip
         pin_log(self.root, self.reference_values, (self.policy, EnclavePolicy(role="distributor")))
         self.server = server.program.start(
             server.program.Config(

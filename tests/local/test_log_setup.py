@@ -12,7 +12,7 @@ from odp.enclave.policy import EnclavePolicy
 from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
 from odp.local.log_setup import ENDORSEMENTS, VALID_SECONDS, endorse_all, pin_log
-from odp.local.reference_values import write_reference_values
+from odp.local.reference_values import reference_values
 from odp.transparency.endorsements import EndorsementFile, open_endorsement
 
 NOW = 1_795_000_000.0
@@ -22,7 +22,7 @@ POLICIES = (EnclavePolicy(role="aggregator"), EnclavePolicy(role="distributor"))
 @pytest.fixture
 def values(tmp_path: Path) -> Path:
     path = tmp_path / "reference_values.json"
-    write_reference_values(tmp_path / "platform", POLICIES[0], path)
+    reference_values(tmp_path / "platform", POLICIES[0]).save(path)
     return path
 
 
@@ -31,7 +31,7 @@ def test_the_default_pins_name_a_log_and_an_endorser_that_stay_the_same(values: 
     first = ReferenceValues.load(values)
     assert first.log is not None
     assert first.log.quorum == 0
-    write_reference_values(tmp_path / "platform", POLICIES[0], values)
+    reference_values(tmp_path / "platform", POLICIES[0]).save(values)
     assert ReferenceValues.load(values).log is None
     pin_log(tmp_path, values, POLICIES, clock=lambda: NOW + 60)
     assert ReferenceValues.load(values) == first

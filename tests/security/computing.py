@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from combinations.recording import blank_matrix
 
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for
@@ -32,7 +33,7 @@ def compute(definition: common_pb2.TaskDefinition) -> bool:
         return False
     if definition.network.start_sha256 or definition.two_tower.network.start_sha256:
         return False  # the bytes of this hash are not at hand
-    server = algorithm.server(item_features=algorithm.blank_matrix())
+    server = algorithm.server(item_features=blank_matrix(algorithm.definition))
     state = server.start()
     for round in range(min(_ROUNDS, len(planned))):
         broadcast, query = server.broadcast(state), algorithm.query(round)

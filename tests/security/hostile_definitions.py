@@ -8,16 +8,15 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from combinations import sampled, unsampled
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 import odp
-from odp.algorithms.rehearsal import sampled
 from odp.crypto import SigningKey, domains
 from odp.errors import OdpError
 from odp.signed.task import open_task
 from odp.v1 import common_pb2
-from trusted_aggregator.enclave.rehearsal import unsampled
 
 FLOATS = (
     0.0, -0.0, 5e-324, 2.2e-308, 1e-61, 1e-60, 1e-30, 1e-12, 0.5, 1.0, -1.0, 1e9, 1e30, 1e60, 1e61, 1.7e308, math.nan,

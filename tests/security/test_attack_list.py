@@ -97,7 +97,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_evidence_attacks.py::"
          "test_a_policy_in_another_spelling_is_refused_even_where_its_hash_is_listed"),
         ("R10", "changed code",
-         "enclave/test_measurement.py::test_one_changed_byte_changes_the_digest_and_changing_it_back_restores_it"),
+         "enclave/test_image_building.py::test_one_changed_byte_changes_the_digest_and_changing_it_back_restores_it"),
         ("R8", "clock moved either way",
          "enclave/test_verifier.py::test_a_clock_that_is_a_minute_behind_still_works_and_more_does_not"),
     ],
@@ -965,6 +965,44 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "faults/test_campaign.py::test_r395_a_device_that_is_charged_for_less_or_more_than_it_counted_in_is_seen"),
         ("R377", "a full or broken disk at the second of two counters", "security/test_counters.py::"
          "test_r377_a_failed_write_of_a_counter_is_finished_by_a_later_call_and_advises_no_restore"),
+    ],
+    "images of enclaves": [
+        ("R440", "a faster variant of a library, a zip beside the standard library, pyvenv.cfg, ld.so.preload, "
+         "LD_PRELOAD, a provider of OpenSSL, at the start of an enclave", "security/test_enclave_image.py::"
+         "test_r440_files_beside_the_real_ones_are_loaded_by_no_enclave_and_no_platform"),
+        ("R440", "the same, on a kernel that can close no files", "security/test_enclave_image.py::"
+         "test_r440_without_landlock_they_are_loaded_by_no_enclave_either"),
+        ("R440", "pages that are no part of the image, or writable and executable", "security/test_enclave_image.py::"
+         "test_r440_from_their_first_instruction_on_enclave_and_platform_map_their_images_alone"),
+        ("R440", "/proc/PID/mem while an enclave starts", "security/test_enclave_image.py::"
+         "test_r440_a_user_without_rights_builds_and_starts_the_same_image_and_cannot_open_its_memory"),
+        ("R440", "a debugger of the platform, from before its image on", "security/test_enclave_image.py::"
+         "test_r440_a_debugger_that_follows_the_platform_from_before_its_start_does_not_get_the_enclave"),
+        ("R440", "writing into the file of an image while it is copied", "enclave/test_image_running.py::"
+         "test_r440_an_image_that_is_written_to_while_it_is_copied_starts_nothing_else"),
+        ("R440", "a changed byte in any kind of part", "enclave/test_image_running.py::"
+         "test_r440_a_damaged_image_is_refused_by_its_part_and_starts_nothing"),
+        ("R441", "a second module of one name", "enclave/test_image_parts.py::"
+         "test_r441_a_second_part_that_an_import_could_find_is_refused"),
+        ("R441", "flipped bits", "enclave/test_image_parts.py::"
+         "test_r441_a_flipped_bit_anywhere_is_another_digest_or_refused"),
+        ("R441", "a library that changes between its import and its copy", "enclave/test_image_building.py::"
+         "test_r441_a_library_that_changes_between_its_import_and_its_copy_is_refused"),
+        ("R441", "a module that lies elsewhere", "enclave/test_image_building.py::"
+         "test_r441_a_module_of_another_place_is_refused"),
+        ("R441", "a compiled cache beside a source", "enclave/test_image_building.py::"
+         "test_r441_a_cache_beside_a_source_is_not_read"),
+        ("R441", "files edited with their times set back, under an image in the cache", "enclave/test_image_built.py::"
+         "test_r441_an_image_of_files_that_were_changed_is_built_again"),
+        ("R441", "damage to the cache", "enclave/test_image_built.py::"
+         "test_r441_a_damaged_cache_is_built_again"),
+        ("R442", "another entry's image in place of the enclave's or the platform's, once the host has looked at it",
+         "enclave/test_image_running.py::"
+         "test_r442_an_image_that_is_replaced_by_another_one_after_the_host_looked_at_it_is_refused"),
+        ("R441", "the same files while an image is built", "security/test_enclave_image.py::"
+         "test_r441_files_beside_the_real_ones_are_part_of_no_image_with_the_clean_digest"),
+        ("R441", "changed libraries of the system", "security/test_enclave_image.py::"
+         "test_r441_changed_libraries_of_the_system_change_the_digest_and_reach_no_image_that_was_built_before"),
     ],
     "decoders": [
         ("R45", "changed and arbitrary bytes", "security/test_fuzz.py::test_changed_inputs_crash_nothing"),

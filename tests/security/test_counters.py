@@ -28,10 +28,10 @@ class CounterDisk:
         self.left = at
         self.failures = failures
         self.code = code
-        from odp.enclave import _files
+        from odp.transport import owner_files
 
-        self._write = _files.write_atomically
-        monkeypatch.setattr("odp.enclave._files.write_atomically", self)
+        self._write = owner_files.write_atomically
+        monkeypatch.setattr("odp.transport.owner_files.write_atomically", self)
 
     def __call__(self, path: Path, data: bytes, *, mode: int) -> None:
         if path.name == "counters.json":

@@ -22,6 +22,7 @@ from typing import Any
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from combinations.recording import blank_matrix
 from security import hostile_definitions as hostile
 from security.computing import compute
 from transparency.world import CHARTER, DEVELOPER, LogWorld
@@ -75,7 +76,7 @@ def at_the_enclave(signed: common_pb2.SignedTask) -> object:
 def at_the_server(signed: common_pb2.SignedTask) -> object:
     definition = common_pb2.TaskDefinition.FromString(signed.definition)
     try:
-        features = algorithm_for(definition).blank_matrix()
+        features = blank_matrix(definition)
     except (OdpError, ArithmeticError, ValueError):
         features = None
     data = b"" if features is None else features.tobytes()

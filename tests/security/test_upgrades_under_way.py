@@ -14,11 +14,11 @@ from upgrade_worlds import KINDS, SECAGG
 from odp.crypto import domains
 from odp.crypto.refusals import refusal_holds
 from odp.crypto.signing import verify
-from odp.enclave import _files
 from odp.enclave.platform import EmulatedPlatform
 from odp.enclave.slots import EmulatedSlots
 from odp.errors import Refusal, StateError
 from odp.evaluation.noise import NoNoise
+from odp.transport import owner_files
 from odp.v1 import aggregator_pb2
 from tests.hand_overs import NEW, OLD, OTHER, Endorsers, Upgrade, upgradable
 from trusted_aggregator.boundary.interface import Refused, Status
@@ -279,14 +279,14 @@ def test_r392_a_stream_survives_a_failed_counter_at_a_second_successor(
     world.core.commit()  # this successor is named, and never takes over
     second = Upgrade(world, endorsers, image=OTHER)
     world.persist(world.core.begin_hand_over(second.request(void_rounds=True)))
-    write, counters = _files.write_atomically, itertools.count(1)
+    write, counters = owner_files.write_atomically, itertools.count(1)
 
     def failing(path: Any, data: bytes, *, mode: int) -> None:
         if path.name == "counters.json" and next(counters) == 2:
             raise StateError("disk full")
         write(path, data, mode=mode)
 
-    monkeypatch.setattr(_files, "write_atomically", failing)
+    monkeypatch.setattr(owner_files, "write_atomically", failing)
     with pytest.raises(StateError):
         world.core.commit()
     request = second.request(void_rounds=True)  # its nonce is drawn between the two counters

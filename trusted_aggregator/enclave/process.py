@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import socket
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from odp.algorithms import in_enclaves
+from odp.crypto import late_imports
 from odp.enclave.calls import reply_of, routes_of
 from odp.enclave.channel import Connection, Route, serve
 from odp.enclave.enclave_start import begin, evidence_reply, expect
@@ -25,31 +28,35 @@ from odp.v1 import enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveReply
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.enclave.core import AggregatorCore
-from trusted_aggregator.enclave.hand_over_rehearsal import rehearse_hand_over
 from trusted_aggregator.enclave.leaf_core import LeafCore
-from trusted_aggregator.enclave.rehearsal import rehearse
 from trusted_aggregator.enclave.restoring import restore
 from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.enclave.submissions import Submissions
 from trusted_aggregator.enclave.taking_over import TakingOver
-from trusted_aggregator.enclave.tree_rehearsal import rehearse_tree
 from trusted_aggregator.state.records import SealedRecord
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
+_LATE = (
+    "dp_accounting.pld",
+    "dp_accounting.rdp",
+    "mpmath.ctx_mp",
+    "numpy.ma",
+)
 
 
 def warm_up() -> None:
-    """Runs every step once, so that all lazy imports are loaded, with the thin SciPy in place of the library.
+    """Imports what the enclave's code and libraries import late, with the thin SciPy in place of the library.
 
     Raises:
         StateError: this process has loaded SciPy already.
         ConfigurationError: the installed SciPy is not one that the thin one can call.
     """
     thin_scipy.install()
-    rehearse()
-    rehearse_hand_over()
-    rehearse_tree()
+    late_imports.load()
+    in_enclaves.load()
+    for name in _LATE:
+        importlib.import_module(name)
 
 
 def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = None) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.coins import Words
 from odp.algorithms.dense.records import Records
 from odp.algorithms.local_statistics.layout import MOST_LEVELS, ReportPart, best_levels, choices_of
-from odp.algorithms.local_statistics.userside import reports
 from odp.algorithms.seam import LocalData, LocalTable, most_rows
 from odp.algorithms.statistics.terms import check_queries, kind_of
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
@@ -19,6 +18,9 @@ from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Int64Array
 from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON, MOST_CHOICES, SMALLEST_EPSILON
 from odp.v1 import local_statistics_pb2
+
+if TYPE_CHECKING:
+    from odp.algorithms.coins import Words
 
 #: Numbers that a report can be.
 MOST_CELLS = 2**20
@@ -108,6 +110,8 @@ class ReportTerms:
 
     def reports(self, records: Mapping[str, Records], words: Words, *, users: int) -> Int64Array:
         """One cell per user, int64 [users]; ``records`` are the rows of each query, by its name."""
+        from odp.algorithms.local_statistics.userside import reports
+
         return reports(self.parts, records, words, users=users)
 
     def cell_of(self, data: LocalData, words: Words) -> int:

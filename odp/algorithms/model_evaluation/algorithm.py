@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.dense.inquiry import DenseInquiry
 from odp.algorithms.federated.reading import ROWS, examples_table
@@ -76,10 +74,6 @@ class TaskAlgorithm(DenseInquiry):
 
         terms, named = self.terms(), self.definition.model_evaluation.parameters_sha256
         return parameters_from(data, models=len(terms.tables), size=terms.model.size, sha256=named)
-
-    def blank_matrix(self) -> Float32Array:
-        terms = self.terms()
-        return np.zeros((len(terms.tables), terms.model.size), dtype=np.float32)
 
     def server(self, *, item_features: Float32Array | None = None) -> Server:
         from odp.algorithms.model_evaluation.server import EvaluationServer

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from odp.algorithms.federated import algorithm
 from odp.algorithms.federated.terms import Terms
+from odp.algorithms.registry import is_here
 from odp.algorithms.seam import Client, Population
 from odp.errors import ConfigurationError
 from odp.models.computing_cost import ComputingCost, Product
@@ -52,7 +53,9 @@ class TaskAlgorithm(algorithm.TaskAlgorithm):
 
     def check_for_devices(self) -> None:
         super().check_for_devices()
-        self.reports()
+        # Devices alone rely on the randomizers, and enclaves do without the libraries of these.
+        if is_here("odp.algorithms.private_fl.report"):
+            self.reports()
 
     def client(self) -> Client:
         from odp.algorithms.private_fl.client import PrivateClient

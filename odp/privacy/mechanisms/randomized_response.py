@@ -25,6 +25,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,7 +33,9 @@ from odp import _validate
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.mechanisms import index_bytes
-from odp.privacy.mechanisms.random_source import RandomSource
+
+if TYPE_CHECKING:
+    from odp.privacy.mechanisms.random_source import RandomSource
 
 _WORD = 64
 _ONE = 1 << _WORD

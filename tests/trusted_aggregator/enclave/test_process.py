@@ -5,26 +5,27 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib.util
+import json
+import re
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from in_process import EnclaveCalls
 
+import odp
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
-from odp.algorithms.local_seam import LocalReporter
-from odp.algorithms.registry import TABLE, part_of
 from odp.crypto import SigningKey
 from odp.crypto.hpke import DecryptionError
 from odp.enclave import launcher
 from odp.enclave.channel import Client, Connection, Encoded
 from odp.enclave.enclave_start import answered, start
 from odp.enclave.evidence import Claims, read_token
-from odp.enclave.measurement import AGGREGATOR_ENTRY, packages_of
+from odp.enclave.image.built import packages_of
+from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, PLATFORM_ENTRY, measure
 from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.models.matrix_factorization import MatrixFactorization
@@ -269,48 +270,66 @@ class TestHostile:
 
 
 @pytest.fixture(scope="module")
-def loaded():
-    """The names of all modules that the enclave's process holds when its doors close, and of what SciPy has there."""
-    code = (
-        f"import {AGGREGATOR_ENTRY} as entry, sys; entry.warm_up(); print(*sys.modules)\n"
-        "scipy = {name: part for name, part in sys.modules.items() if name.startswith('scipy')}\n"
-        "print(*(f'{name}.{value}' for name, part in scipy.items() for value in vars(part)))"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
-    return frozenset(told.stdout.split())
+def image():
+    """Names of everything that can be imported in the enclave's process."""
+    parts = measure(AGGREGATOR_ENTRY).of_kind("module", "package", "extension")
+    return frozenset(part.name for part in parts)
 
 
-def test_the_process_of_an_enclave_loads_no_grpc_no_database_and_no_console(loaded):
-    packages = {name.partition(".")[0] for name in loaded}
-    assert not {"grpc", "sqlalchemy", "typer", "rich", "numba"} & packages
-    assert {"numpy", "scipy", "dp_accounting"} <= packages
-    assert "scipy.special.betainc" in loaded
-    assert not {"scipy.linalg", "scipy.integrate", "scipy.spatial", "scipy.stats.distributions"} & loaded
+#: Modules of these names are what parties outside of enclaves run, in each package of algorithms and models.
+OUTSIDE = {
+    "bins", "client", "diagnostics", "item_table", "parameters", "population", "public_matrix", "reads", "report",
+    "results", "server", "training", "userside", "warm_start",
+}  # fmt: skip
 
 
-def test_of_what_its_code_imports_late_the_rehearsal_has_loaded_all_that_an_enclave_runs(loaded):
-    """The rest is for simulations, apps, developers who make a task or its matrix, and tasks without an enclave."""
+def test_of_what_its_code_imports_late_an_enclave_has_all_that_it_runs(image):
+    """The rest is for simulations, apps, servers, devices, and developers who make a task or its matrix."""
     late = set()
-    reporters = {part_of(name, "algorithm") for name in TABLE}
-    reporters = {one.__package__ for one in reporters if issubclass(one.TaskAlgorithm, LocalReporter)}
-    assert len(reporters) >= 3
-    for name in loaded:
-        if name.rpartition(".")[0] in reporters:
-            continue
+    for name in image:
         if name.partition(".")[0] in packages_of(AGGREGATOR_ENTRY):
             source = Path(importlib.util.find_spec(name).origin).read_text()
-            late |= {imported for imported in _imported_late(ast.parse(source)) if imported not in loaded}
-    simulated = {name for name in late if name.startswith(("odp.algorithms.", "odp.models."))}
-    developers = {"bins", "compiler", "diagnostics", "item_table", "population", "public_matrix", "reads", "results"}
-    developers |= {"tensorflow_runner", "warm_start", "work"}
-    assert {name.rpartition(".")[2] for name in simulated} == developers
-    apps = {"odp._own_packages"}
-    matrices = {"linalg", "linalg.cho_solve_banded", "linalg.solve_triangular", "optimize.minimize", "signal.lfilter"}
-    matrices = {f"scipy.{name}" for name in matrices}
-    assert late - simulated - apps - matrices == {
-        "keras",
-        "odp.datasets.examples",
-    }
+            late |= {imported for imported in _imported_late(ast.parse(source)) if imported not in image}
+    algorithms = {name for name in late if name.startswith(("odp.algorithms.", "odp.models."))}
+    assert {name.rpartition(".")[2] for name in algorithms} == OUTSIDE
+    files = {"odp.transport", "odp.transport.state_folder"}
+    simulated = {"odp.datasets.examples", "odp.privacy.adaptive_clip", "threadpoolctl"}
+    developers = {"odp._own_packages", "odp.catalogues.catalogue", "odp.privacy.reconstruction"}
+    assert {name for name in late - algorithms if name.partition(".")[0] != "scipy"} == files | simulated | developers
+
+
+#: What no image of an enclave, nor of the platform, has: what other parties run, and what shows, stores or connects.
+FOREIGN = re.compile(
+    r"(server|device_runtime|examples)(\.|$)|odp\.(cli|simulation|pictures|dashboard|reproductions|datasets|local|"
+    r"operations|interop|serving|evaluation|tasks?|living_\w+)(\.|$)|odp\.algorithms\..*\.(config|server|client|task|population|experiment)$|"
+    r"(grpc|sqlalchemy|typer|rich|numba|llvmlite|gmpy2|_hashlib|_ssl|matplotlib|tensorflow|keras)(\.|$)"
+)
+
+
+@pytest.mark.parametrize("entry", [AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, PLATFORM_ENTRY])
+def test_an_image_has_no_module_of_other_parties_and_no_network_database_or_console(entry):
+    names = [part.name for part in measure(entry).of_kind("module", "package", "extension")]
+    assert [name for name in names if FOREIGN.match(name)] == []
+    assert {"odp.errors", "numpy" if entry != PLATFORM_ENTRY else "odp.enclave.platform"} <= set(names)
+
+
+def lines_of(module):
+    """Lines of a module's file."""
+    roots = [Path(path) for path in (odp.__file__, np.__file__, json.__file__)]
+    for root in (path.parents[1] for path in roots):
+        place = root.joinpath(*module.split("."))
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if file.is_file():
+                return len(file.read_text(errors="replace").splitlines())
+    return 0
+
+
+def test_the_trusted_base_stays_small_enough_to_be_read(image):
+    lines = {"base": 0, "code": 0}
+    for part in measure(AGGREGATOR_ENTRY).of_kind("module", "package"):
+        lines[part.component] += lines_of(part.name)
+    assert lines["code"] <= 35_000
+    assert sum(lines.values()) <= 300_000
 
 
 def _imported_late(tree):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-
-def warm_up() -> None:
+if "__file__" not in globals():  # in an image
     os._exit(0)
 
 

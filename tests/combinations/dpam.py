@@ -1,0 +1,43 @@
+"""Its tasks; see the package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from odp.algorithms.choices import define
+from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.protocol.terms import Cohort, UserLevelDP
+from odp.v1 import common_pb2
+
+_ITEMS = 6
+
+
+def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
+    """One task per way through the aggregator's enclave."""
+    return (_definition(0.5, DPAM(steps=1)),)
+
+
+def published() -> tuple[common_pb2.TaskDefinition, ...]:
+    """Tasks whose models the distributor's enclave serves, made without the accountant and its libraries.
+
+    Their privacy is finite, and is not computed here: the aggregator accounts for the noise.
+    """
+    definition = _definition(math.inf, DPAM())
+    definition.privacy.epsilon = definition.dpam.count_noise_std = 1.0
+    dpam = definition.dpam
+    dpam.bias_mass_noise = dpam.bias_sum_noise = dpam.gram_noise = dpam.target_noise = 1.0
+    return (definition,)
+
+
+def _definition(epsilon: float, training: DPAM) -> common_pb2.TaskDefinition:
+    return define(
+        name="recorded",
+        model=MatrixFactorization(items=_ITEMS, rank=2),
+        data=RatingsData(low=1, high=5),
+        privacy=UserLevelDP(epsilon=epsilon, delta=1e-6, max_items_per_user=3),
+        training=training,
+        cohort=Cohort(minimum=1, goal=1),
+    )

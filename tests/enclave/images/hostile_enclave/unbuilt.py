@@ -1,0 +1,3 @@
+"""Entry module that no image can be built of."""
+
+raise ValueError("this enclave is not built")
