@@ -996,6 +996,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r441_an_image_of_files_that_were_changed_is_built_again"),
         ("R441", "damage to the cache", "enclave/test_image_built.py::"
          "test_r441_a_damaged_cache_is_built_again"),
+        ("R441", "modules that are no code, shown to a reviewer", "enclave/test_image_listing.py::"
+         "test_r441_a_module_that_is_no_code_is_refused_in_one_line"),
         ("R442", "another entry's image in place of the enclave's or the platform's, once the host has looked at it",
          "enclave/test_image_running.py::"
          "test_r442_an_image_that_is_replaced_by_another_one_after_the_host_looked_at_it_is_refused"),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import marshal
-from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType
 
-from odp.enclave.image.parts import ImageFile, Part
+from odp.enclave.image.lines import line_counts
+from odp.enclave.image.parts import ImageFile
 
 _MODULES, _NATIVE = ("module", "package"), ("dynamic-loader", "extension", "library", "program")
 
@@ -46,17 +44,14 @@ class Difference:
 
 
 def listing(file: ImageFile) -> Listing:
-    """The listing of an image, each part checked. Raises ConfigurationError where one is not as the manifest says."""
+    """The listing of an image. Raises ConfigurationError where a part is not as its manifest says, or no code."""
     image = file.image
-    code, base = (
-        {part.name: _lines(file, part) for part in image.of_kind(*_MODULES) if part.component == component}
-        for component in ("code", "base")
-    )
+    code, base = (_lines(file, component) for component in ("code", "base"))
     return Listing(
         image.entry,
         image.digest,
         image.components,
-        tuple(file.read(image.only("versions")).decode().splitlines()),
+        tuple(file.read(image.only("versions")).decode("ascii", "replace").splitlines()),
         code,
         base,
         {part.name: part.length for part in image.of_kind(*_NATIVE)},
@@ -79,15 +74,8 @@ def difference(before: Listing, after: Listing) -> Difference:
     )
 
 
-def _lines(file: ImageFile, part: Part) -> int:
-    code = marshal.loads(file.read(part))  # read and never run
-    return max(
-        (line for part_code in _codes(code) for _, _, line in part_code.co_lines() if line is not None), default=0
-    )
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+def _lines(file: ImageFile, component: str) -> dict[str, int]:
+    """Module of a component -> its lines."""
+    modules = [part for part in file.image.of_kind(*_MODULES) if part.component == component]
+    counts = line_counts([file.read(part) for part in modules])
+    return {part.name: count for part, count in zip(modules, counts, strict=True)}
