@@ -25,6 +25,7 @@ from odp.enclave.image.running import loaded
 from odp.enclave.launcher import launch
 from odp.enclave.measurement import PLATFORM_ENTRY
 from odp.errors import ConfigurationError, StateError
+from odp.sandbox import kernel
 
 PROBE = "odp.enclave.probe"
 BLOBS = (
@@ -156,6 +157,36 @@ def test_r440_a_system_without_executable_memory_files_is_refused_by_name(
     assert "\n" not in str(caught.value)
     # Without the flag a file would be executable only by accident of the system's settings.
     assert len(libc.calls) == 1
+
+
+def refuse_landlock(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(_: object) -> bool:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(kernel, "landlock", refuse)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM])
+def test_r440_without_landlock_a_library_that_the_system_preloads_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    refuse_landlock(monkeypatch, code)
+    monkeypatch.setattr(running, "_PRELOAD", tmp_path / "ld.so.preload")
+    running._close_files({})
+    (tmp_path / "ld.so.preload").write_text("\n")
+    running._close_files({})
+    (tmp_path / "ld.so.preload").write_text("/lib/hostile.so\n")
+    with pytest.raises(StateError, match=r"ld\.so\.preload loads libraries into every process.*empty that file"):
+        running._close_files({})
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM, errno.ENOENT, errno.E2BIG])
+def test_r440_nothing_starts_with_open_files_where_closing_them_fails(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    refuse_landlock(monkeypatch, code)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        running._close_files({})
 
 
 # What a launch refuses, in one line, and starts nothing.

@@ -980,6 +980,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r440_a_debugger_that_follows_the_platform_from_before_its_start_does_not_get_the_enclave"),
         ("R440", "writing into the file of an image while it is copied", "enclave/test_image_running.py::"
          "test_r440_an_image_that_is_written_to_while_it_is_copied_starts_nothing_else"),
+        ("R440", "a lack of descriptors at the moment when files are closed", "enclave/test_image_running.py::"
+         "test_r440_nothing_starts_with_open_files_where_closing_them_fails"),
         ("R440", "a changed byte in any kind of part", "enclave/test_image_running.py::"
          "test_r440_a_damaged_image_is_refused_by_its_part_and_starts_nothing"),
         ("R441", "a second module of one name", "enclave/test_image_parts.py::"

@@ -67,12 +67,14 @@ class Attack:
     Attributes:
         folder: its files.
         marks: where its code writes that it ran.
+        errors: what the last run wrote to its standard error.
         request: of ``attacked_launch``.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.marks = folder / "marks"
+        self.errors = ""
         self.request: dict[str, Any] = {"folder": str(folder), "environment": {}, "files": [], "binds": []}
 
     def beside(self, target: Path) -> Path:
@@ -114,6 +116,7 @@ class Attack:
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(CODE), *sys.path])},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
+        self.errors = done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         if "not allowed" in answer:
             pytest.skip(f"a mount namespace is not allowed here: {answer['not allowed']}")
@@ -258,6 +261,7 @@ def test_r440_without_landlock_they_are_loaded_by_no_enclave_either(
     answer = attack.run(images=str(images), platform=WITHOUT_LANDLOCK)
     if bring is preloaded_library:
         assert "ended while it started" in answer.get("error", ""), answer
+        assert "/etc/ld.so.preload loads libraries into every process" in attack.errors
     else:
         assert answer.get("digest") == clean, answer
         assert "landlock-no-files" in answer["refused"]

@@ -38,6 +38,8 @@ _ADD_SEALS, _SEALS = 1033, 0x1 | 0x2 | 0x4 | 0x8  # no further seals; no shrinki
 _EXECUTE_ONLY, _READ_AND_EXECUTE = 0o111, 0o500
 _NOWHERE = "/nonexistent"
 _PRELOAD = Path("/etc/ld.so.preload")
+#: Errors of a kernel without Landlock, or of a container that forbids it; any other is a reason not to start.
+_NO_LANDLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 _PYTHON = ("-S", "-s", "-P", "-B")
 _ENVIRONMENT = {
     "PYTHONHOME": _NOWHERE,
@@ -175,6 +177,8 @@ def _close_files(allowed: Mapping[str, int]) -> None:
     try:
         kernel.landlock(allowed)
     except OSError as error:
+        if error.errno not in _NO_LANDLOCK:
+            raise
         # What loads into every process would run before anything else does.
         if _PRELOAD.exists() and _PRELOAD.read_bytes().strip():
             raise StateError(
