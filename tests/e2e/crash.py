@@ -68,7 +68,7 @@ def arm_platform(points: list[str]) -> None:
 
     class Armed(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, command: list[str], **keywords: Any) -> None:
-            at = command.index("odp.enclave.platform_process")
+            at = command.index("odp.enclave.platform_start")
             command = [*command[: at - 1], __file__, _PLATFORM_MAIN, *points, "--", *command[at + 1 :]]
             super().__init__(command, **keywords)
 
@@ -98,8 +98,8 @@ def main() -> None:
 
         for point in given[1:]:
             arm(point)
-        sys.argv = ["platform_process", *rest]
-        platform_process.main()
+        control, channel, image = map(int, rest[:3])
+        platform_process.main(names=(), control=control, channel=channel, image=image)
         return
     inside = [point.removeprefix(ENCLAVE) for point in given if point.startswith(ENCLAVE)]
     below = [point.removeprefix(PLATFORM) for point in given if point.startswith(PLATFORM)]

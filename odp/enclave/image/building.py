@@ -6,7 +6,6 @@ depend on what else the builder holds in memory (version 2). Native code is copi
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import marshal
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from odp.enclave.image.contents import Contents, Installed, find
 from odp.enclave.image.libraries import needed
 from odp.enclave.image.parts import Blob
+from odp.enclave.image.places import package_folder, standard_library
 from odp.enclave.image.recorded import Recorded
 from odp.enclave.image.running import BOOTSTRAP
 from odp.errors import ConfigurationError
@@ -128,33 +128,6 @@ def compiled(source: bytes, file: str) -> bytes:
     """The code of a module, whose tracebacks name ``file``."""
     code = compile(source, file, "exec", dont_inherit=True, optimize=0)
     return marshal.dumps(code, _MARSHAL_VERSION)
-
-
-def standard_library() -> Path:
-    """The folder of the running Python's standard library."""
-    return Path(sysconfig.get_path("stdlib")).resolve()
-
-
-def package_folder(package: str) -> Path:
-    """The one folder of an import package.
-
-    Raises:
-        ConfigurationError: not installed, or not one folder with an ``__init__.py``.
-    """
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        raise ConfigurationError(
-            f"Cannot build an image with package={package!r}: it is not installed; is its name right?"
-        )
-    locations = [Path(location) for location in spec.submodule_search_locations or ()]
-    if spec.origin is None or len(locations) != 1 or not locations[0].is_dir():
-        raise ConfigurationError(
-            f"Cannot build an image with package={package!r}: it is not one folder with an __init__.py"
-        )
-    return locations[0].resolve()
 
 
 def _bytes(path: Path) -> bytes:

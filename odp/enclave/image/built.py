@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from odp.enclave.image.parts import Image, open_image, written
+from odp.enclave.image.places import package_folder
 from odp.errors import ConfigurationError, StateError
 from odp.transport import owner_files
 
@@ -47,8 +48,10 @@ def built(entry: str, packages: Sequence[str] = (), *, building: Callable[[str],
     packages = tuple(sorted(packages)) or packages_of(entry)
     folder = _folder()
     owner_files.make_private_folder(folder, marker="")
-    place = [_FORMAT, entry, *packages, str(Path(sys.executable).resolve()), str(Path(__file__).resolve()), *sys.path]
-    path = folder / (hashlib.sha256(repr(place).encode()).hexdigest()[:32] + _IMAGE)
+    # What is installed where: not the search path, which differs between programs of one installation.
+    libraries = (package_folder("numpy"), package_folder("cryptography"))
+    place = [_FORMAT, entry, *packages, str(Path(sys.executable).resolve()), *map(package_folder, packages), *libraries]
+    path = folder / (hashlib.sha256(repr(list(map(str, place))).encode()).hexdigest()[:32] + _IMAGE)
     if not _is_current(path):
         with owner_files.locked(path.with_suffix(".lock")):
             # Another program may have built it meanwhile.
