@@ -262,7 +262,7 @@ def test_a_device_that_was_killed_has_in_its_ledger_what_it_gave_once(trials: di
         for entry in found:
             terms = open_task(status.task).privacy
             assert (entry.round, entry.epsilon, entry.delta) == (0, terms.epsilon, terms.delta)
-            assert (entry.sealed, entry.payload) == (None, None), "nothing to send again"
+            assert (entry.sealed, entry.report) == (None, None), "nothing to send again"
             assert entry.state is (State.SENT if case.step == "reveal" else State.PREPARED)
 
 
