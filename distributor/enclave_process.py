@@ -1,7 +1,6 @@
 """The distributor's enclave as a process: it restores its keys, then every model, then answers.
 
-The platform measures this module with everything that it imports, and starts it without network and without files: the
-socket is all it has. ``warm_up`` runs before the doors close.
+It starts an image, which the platform measures and starts without network and without files: the socket is all it has.
 """
 
 from __future__ import annotations

@@ -171,17 +171,17 @@ class Participant:
         distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
         aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
         to = self._destination(store, work, aggregator)
-        prepared, report = store.participation(task, work.round), b""
+        prepared, report = store.participation(task, work.round), None
         if prepared is not None and prepared.recipient != work.hpke_key:
             if not takes_part_again(store, prepared, work):
                 return Outcome.SETTLED
-            report, prepared = prepared.report or b"", None
+            report, prepared = prepared.report, None
         if prepared is None:
             token = self.tokens.contribution_token(work, store.identity().secret, traffic)
-            if report:
-                prepared = self._prepare_again(store, work, report, distributor, aggregator, token)
-            else:
+            if report is None:
                 prepared = self._prepare(store, work, distributor, aggregator, logged, token, traffic)
+            else:
+                prepared = self._prepare_again(store, work, report, distributor, aggregator, token)
         return self._send(store, work, prepared, aggregator, to, traffic)
 
     def admitted(self, store: Store, work: Work) -> Logged:

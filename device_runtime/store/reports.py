@@ -10,6 +10,7 @@ from device_runtime.person.ledger import TaskTerms
 from device_runtime.store.database import Database
 from device_runtime.store.schema import EMPTY, Participation
 from device_runtime.store.store import Store
+from odp.errors import StateError
 
 
 def prepare_again(store: Store, participation: Participation, *, terms: TaskTerms) -> None:
@@ -19,11 +20,12 @@ def prepare_again(store: Store, participation: Participation, *, terms: TaskTerm
 
     Raises:
       NotNow, PrivacyError: the person paused the device or opted out since; nothing is stored.
+      StateError: the report was erased meanwhile.
     """
     line = participation
     with store.transaction():
         store.person().check(terms)
-        store.execute(
+        changed = store.execute(
             "UPDATE participations SET state = 'PREPARED', refusal = NULL, recipient = ?, policy_sha256 = ?, "
             "image_digest = ?, time = ?, record = ?, sealed = ?, token = ? "
             "WHERE task_sha256 = ? AND round = ? AND state = 'REFUSED' AND report IS NOT NULL",
@@ -32,14 +34,21 @@ def prepare_again(store: Store, participation: Participation, *, terms: TaskTerm
                 line.task_sha256, line.round,
             ),
         )  # fmt: skip
+        if changed != 1:
+            raise StateError(f"the report of round {line.round} was erased meanwhile, and is not sent again")
         store.execute(
             "UPDATE assignments SET outcome = 'prepared' WHERE task_sha256 = ? AND round = ? AND outcome <> ?",
             (line.task_sha256, line.round, EMPTY),
         )
 
 
-def erase_reports(database: Database, *, before: float) -> int:
-    """Erases reports of contributions made before this time that have nothing left to send; returns their number."""
+def erase_reports(database: Database, *, before: float, most: int) -> int:
+    """Erases at most ``most`` reports of contributions made before this time that have nothing left to send.
+
+    Returns their number.
+    """
     return database.execute(
-        "UPDATE participations SET report = NULL WHERE report IS NOT NULL AND sealed IS NULL AND time < ?", (before,)
+        "UPDATE participations SET report = NULL WHERE (task_sha256, round) IN (SELECT task_sha256, round "
+        "FROM participations WHERE report IS NOT NULL AND sealed IS NULL AND time < ? LIMIT ?)",
+        (before, most),
     )

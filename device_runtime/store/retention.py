@@ -138,7 +138,7 @@ def prune(database: Database, retention: Retention, *, now: float, most: int = _
                 (now - days * _DAY, most),
             )
         if retention.reports is not None:
-            deleted += erase_reports(database, before=now - retention.reports * _DAY)
+            deleted += erase_reports(database, before=now - retention.reports * _DAY, most=most)
         return deleted
 
 

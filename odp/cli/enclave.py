@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -60,18 +61,23 @@ def digest(
 
 
 @app.command("doctor")
-def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def doctor(
+    images: Images = None, json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+) -> None:
     """Launch an empty enclave, and print which restrictions this machine enforces."""
     import tempfile
 
-    from odp.enclave.launcher import launch
+    from odp.enclave.host import launching
+    from odp.enclave.measurement import PROBE_ENTRY
     from odp.enclave.policy import EnclavePolicy
     from odp.enclave.sandbox import RESTRICTIONS
 
     policy = EnclavePolicy(role="aggregator").to_bytes()
     with (
         tempfile.TemporaryDirectory() as folder,
-        launch(platform_folder=Path(folder) / "platform", entry="odp.enclave.probe", policy=policy) as enclave,
+        contextlib.closing(
+            launching(images)(platform_folder=Path(folder) / "platform", entry=PROBE_ENTRY, policy=policy)
+        ) as enclave,
     ):
         held = enclave.restrictions
     if json_output:

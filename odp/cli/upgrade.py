@@ -77,6 +77,8 @@ def upgrade(
     from trusted_aggregator.host.upgrading import PredecessorClient
     from trusted_aggregator.host.upgrading import upgrade as take_over
 
+    if images is not None and state is None:
+        raise ConfigurationError("Expected --images with --state: `odp up` runs the images of its own installation")
     old = services / "aggregator"
     target = services / f"aggregator{NEXT}" if state is None else state
     identity = load_identity(
@@ -125,7 +127,8 @@ def upgrade(
     if state is None:
         print_text(f"Stop the old version. `odp up --state {services}` of this version goes on where it was.")
     else:
-        print_text(f"Stop the old version, then run this one with `odp aggregator run --state {target}`.")
+        shipped = "" if images is None else f" --images {images}"
+        print_text(f"Stop the old version, then run this one with `odp aggregator run --state {target}{shipped}`.")
 
 
 def logged(

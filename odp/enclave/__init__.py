@@ -1,6 +1,6 @@
 """Attested enclaves: the platform below them, their evidence, and the verifier that devices run.
 
-The names below are loaded when first used: an enclave process takes its restrictions before it loads a library.
+The names below are loaded when first used: an enclave's image has few of their modules.
 """
 
 from __future__ import annotations

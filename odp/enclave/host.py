@@ -68,22 +68,21 @@ class Launch(Protocol):
         ...
 
 
-def launch_process(*, platform_folder: Path, entry: str, policy: bytes) -> LaunchedEnclave:
-    """The launcher of every program: platform and enclave are processes of their own."""
-    from odp.enclave import launcher
-
-    return launcher.launch(platform_folder=platform_folder, entry=entry, policy=policy)
-
-
 def launching(images: Path | None) -> Launch:
-    """``launch_process``, from a folder of images that were built elsewhere; None: from those of this installation."""
+    """The launcher of every program: platform and enclave are processes of their own.
+
+    Their images are in a folder of ``odp enclave build``; None: they are those of this installation.
+    """
 
     def launch_images(*, platform_folder: Path, entry: str, policy: bytes) -> LaunchedEnclave:
         from odp.enclave import launcher
 
         return launcher.launch(platform_folder=platform_folder, entry=entry, policy=policy, images=images)
 
-    return launch_process if images is None else launch_images
+    return launch_images
+
+
+launch_process: Launch = launching(None)
 
 
 def require_chip(state: Path, platform: Path) -> None:

@@ -106,10 +106,14 @@ def launch(
     request = {"platform_folder": str(folder), "entry": entry, "policy": policy.hex(), "debug": debug}
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         files = (file_of(entry, packages, images=images), file_of(PLATFORM_ENTRY, images=images))
-        opened = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in files]
-        for descriptor in opened:
-            theirs.callback(os.close, descriptor)
-        (control, platform_end), (channel, enclave_end) = socket.socketpair(), socket.socketpair()
+        opened = []
+        try:
+            for path in files:
+                opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                theirs.callback(os.close, opened[-1])
+            (control, platform_end), (channel, enclave_end) = socket.socketpair(), socket.socketpair()
+        except OSError as error:
+            raise StateError(f"the enclave cannot be started: {(error.strerror or 'error').lower()}") from None
         for end, stack in ((control, ours), (channel, ours), (platform_end, theirs), (enclave_end, theirs)):
             stack.enter_context(end)
         platform = _start_platform([platform_end.fileno(), enclave_end.fileno(), *opened], folder)

@@ -17,11 +17,14 @@ AGGREGATOR_ENTRY = "trusted_aggregator.enclave.process"
 DISTRIBUTOR_ENTRY = "distributor.enclave_process"
 #: Of the process below each enclave; no device sees its measurement.
 PLATFORM_ENTRY = "odp.enclave.platform_process"
+#: Of an enclave without a task.
+PROBE_ENTRY = "odp.enclave.probe"
 #: Entry module -> name of its image in a folder of images that were built elsewhere.
 FILES: Mapping[str, str] = {
     AGGREGATOR_ENTRY: "aggregator.image",
     DISTRIBUTOR_ENTRY: "distributor.image",
     PLATFORM_ENTRY: "platform.image",
+    PROBE_ENTRY: "probe.image",
 }
 
 
@@ -43,6 +46,8 @@ def file_of(entry: str, packages: Sequence[str] = (), *, images: Path | None = N
     if images is None or entry not in FILES:
         return built(entry, packages)
     file = images / FILES[entry]
-    if image_of(file).entry != entry:
-        raise ConfigurationError(f"{file} is the image of {image_of(file).entry}, and not of {entry}")
+    try:
+        image_of(file).require_entry(entry)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file}: {error}") from None
     return file

@@ -35,9 +35,10 @@ from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, DiskFailed, OdpError, StateError
 from odp.sandbox import kernel, namespaces
 from odp.sandbox.frames import receive_frame, send_frame
+from odp.sandbox.kernel import end_with_parent
 from odp.transport.durability import Health
 
-#: Time limit of an enclave's imports, warm-up and compilation, in seconds.
+#: Time limit of an enclave's imports, in seconds.
 START_SECONDS = 180.0
 
 _CHANNEL, _PLATFORM = FIRST_INHERITED, FIRST_INHERITED + 1
@@ -70,7 +71,7 @@ class PlatformProcess:
         """Launches the enclave and serves it; returns after the end of the enclave."""
         try:
             platform_end, health = self._launch()
-        except OdpError as error:
+        except (OdpError, OSError) as error:
             with contextlib.suppress(OSError):
                 send_frame(self._control, error_frame(error))
             return
@@ -211,6 +212,7 @@ def _start(
             flags = namespaces.flags_of(names)
             process = _clone(flags)
             if process == 0:
+                end_with_parent()
                 # Still this program: the enclave cannot report what only the platform knows.
                 reporting.write((" ".join(namespaces.apart(outside)) + "\n").encode())
                 become(image, "odp.enclave.boot", (channel.fileno(), platform.fileno()), arguments, files={})

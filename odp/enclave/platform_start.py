@@ -35,7 +35,7 @@ def main() -> None:
         file.image.require_entry(_FIRST)
         with loaded(file) as memory:
             become(memory, _FIRST, (control, channel, image), arguments, files={str(folder): kernel.EVERYTHING})
-    except OdpError as error:
+    except (OdpError, OSError) as error:
         with socket.socket(fileno=control) as host, contextlib.suppress(OSError):
             receive_frame(host)
             send_frame(host, error_frame(error))

@@ -239,7 +239,7 @@ def test_r440_a_damaged_image_is_refused_by_its_part_and_starts_nothing(
 
 def test_r442_the_image_of_another_entry_is_refused_by_both_names(shipped: Path, start: Callable[..., None]) -> None:
     probe = (shipped / "probe.image").read_bytes()
-    with pytest.raises(ConfigurationError, match=r"image of odp\.enclave\.probe, and not of odp\.enclave\.platform_pr"):
+    with pytest.raises(ConfigurationError, match=r"image of odp\.enclave\.probe, not of odp\.enclave\.platform_pr"):
         start(platform=probe)
 
 

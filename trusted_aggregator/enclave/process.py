@@ -1,7 +1,6 @@
 """The aggregator's enclave as a process: it restores its state over the socket to its host, then serves the host.
 
-The platform measures this module with everything that it imports, and starts it without network and without files: the
-socket is all it has. ``warm_up`` runs before the doors close.
+It starts an image, which the platform measures and starts without network and without files: the socket is all it has.
 """
 
 from __future__ import annotations

@@ -61,10 +61,10 @@ class Builder:
 
     @property
     def files(self) -> list[Path]:
-        """Every file that the image has something of."""
+        """Every file that the image has something of, and those of the builder."""
         loaded = [*self._contents.sources.values(), *self._contents.extensions.values()]
         native = [self._program, self._needed.loader, *self._needed.libraries.values()]
-        return sorted({*map(Path, loaded), *native, *self._start_files().values()})
+        return sorted({*map(Path, loaded), *native, *self._start_files().values(), *Path(__file__).parent.glob("*.py")})
 
     def blobs(self) -> Iterator[Blob]:
         """The parts.
@@ -126,8 +126,13 @@ class Builder:
 
 def compiled(source: bytes, file: str) -> bytes:
     """The code of a module, whose tracebacks name ``file``."""
-    code = compile(source, file, "exec", dont_inherit=True, optimize=0)
-    return marshal.dumps(code, _MARSHAL_VERSION)
+    try:
+        code = compile(source, file, "exec", dont_inherit=True, optimize=0)
+        return marshal.dumps(code, _MARSHAL_VERSION)
+    except (SyntaxError, ValueError) as error:
+        raise ConfigurationError(
+            f"Cannot build an image with {file} on Python {sys.version.split()[0]}: {error}; Python 3.11 to 3.13 can"
+        ) from None
 
 
 def _bytes(path: Path) -> bytes:

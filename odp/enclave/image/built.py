@@ -18,12 +18,13 @@ from typing import Any
 
 from odp.enclave.image.parts import Image, open_image, written
 from odp.enclave.image.places import package_folder
+from odp.enclave.image.recorded import installed
 from odp.errors import ConfigurationError, StateError
 from odp.transport import owner_files
 
 _FORMAT = 1
 _LARGEST_STAMPS = 1 << 22
-_UNUSED_SECONDS = 14 * 24 * 3600.0
+_UNUSED_SECONDS, _MOST_IMAGES = 14 * 24 * 3600.0, 24
 _STAMPS = ".json"
 _IMAGE = ".image"
 
@@ -47,10 +48,8 @@ def built(entry: str, packages: Sequence[str] = (), *, building: Callable[[str],
     """
     packages = tuple(sorted(packages)) or packages_of(entry)
     folder = _folder()
-    owner_files.make_private_folder(folder, marker="")
     # What is installed where: not the search path, which differs between programs of one installation.
-    libraries = (package_folder("numpy"), package_folder("cryptography"))
-    place = [_FORMAT, entry, *packages, str(Path(sys.executable).resolve()), *map(package_folder, packages), *libraries]
+    place = [_FORMAT, entry, *packages, Path(sys.executable).resolve(), *map(package_folder, packages), *installed()]
     path = folder / (hashlib.sha256(repr(list(map(str, place))).encode()).hexdigest()[:32] + _IMAGE)
     if not _is_current(path):
         with owner_files.locked(path.with_suffix(".lock")):
@@ -120,13 +119,32 @@ def _stamp(file: Path) -> list[int] | None:
 
 
 def _drop_unused(folder: Path) -> None:
+    """Removes images that nobody used for long, and of the others all but the newest ones; locks stay."""
+    images = sorted(((_last_use(path), path) for path in folder.glob(f"*{_IMAGE}")), reverse=True)
     oldest = time.time() - _UNUSED_SECONDS
-    for path in folder.iterdir():
+    for place, (used, path) in enumerate(images):
+        if used < oldest or place >= _MOST_IMAGES:
+            for file in (path.with_suffix(_STAMPS), path):
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+
+def _last_use(image: Path) -> float:
+    times = [0.0]
+    for file in (image, image.with_suffix(_STAMPS)):
         with contextlib.suppress(OSError):
-            if max(file.stat().st_mtime for file in (path, path.with_suffix(_STAMPS)) if file.exists()) < oldest:
-                path.unlink()
+            times.append(file.stat().st_mtime)
+    return max(times)
 
 
 def _folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "odp" / "enclave-images"
+    try:
+        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        folder = Path(home) / "odp" / "enclave-images"
+        owner_files.make_private_folder(folder, marker="")
+    except (RuntimeError, StateError) as error:
+        raise StateError(
+            f"there is no cache folder for images of enclaves ({error}): set XDG_CACHE_HOME to a folder of your own, "
+            "or give images that were built elsewhere with --images"
+        ) from None
+    return folder

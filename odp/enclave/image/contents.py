@@ -69,13 +69,16 @@ def find(entry: str, installed: Installed) -> Contents:
 
     request = json.dumps({"entry": entry, "installed": asdict(installed)})
     program = [str(Path(sys.executable).resolve()), *_PYTHON, __file__]
-    done = subprocess.run(  # this interpreter
-        program, input=request, capture_output=True, text=True, timeout=_SECONDS, check=False, env=_ENVIRONMENT
-    )
-    if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1:] or ["it ended without a word"]
-        raise ConfigurationError(f"Cannot build the image of {entry}: {reason[0]}")
-    answer = json.loads(done.stdout)
+    try:
+        done = subprocess.run(  # this interpreter
+            program, input=request, capture_output=True, text=True, timeout=_SECONDS, check=False, env=_ENVIRONMENT
+        )
+        if done.returncode:
+            reason = done.stderr.strip().splitlines()[-1:] or ["it ended without a word"]
+            raise ConfigurationError(f"Cannot build the image of {entry}: {reason[0]}")
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
+        raise ConfigurationError(f"Cannot build the image of {entry}: {error}") from None
     return Contents(
         answer["sources"],
         tuple(answer["packages"]),

@@ -16,7 +16,7 @@ from elftools.elf.elffile import ELFFile
 
 from odp.errors import ConfigurationError
 
-_LOADER = re.compile(r"ld-(linux|musl)[A-Za-z0-9_.-]*\.so\.\d+")
+_LOADER = re.compile(r"ld-linux[A-Za-z0-9_.-]*\.so\.\d+")
 
 
 class Needed(NamedTuple):
@@ -45,7 +45,7 @@ def needed(programs: Iterable[Path], mapped: Iterable[Path]) -> Needed:
             waiting.extend(described[by_name[name]][1])
     loaders = [path for path in described if _LOADER.fullmatch(path.name)]
     if len(loaders) != 1:
-        raise ConfigurationError("Cannot build an image: it needs Linux with the GNU C library, and its dynamic loader")
+        raise ConfigurationError("Cannot build an image: it needs the GNU C library, 2.34 or later, and its loader")
     return Needed(loaders[0], {name: path for name, path in sorted(libraries.items()) if path != loaders[0]})
 
 

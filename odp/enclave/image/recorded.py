@@ -8,6 +8,7 @@ Source: the binary distribution format of PyPA (RECORD), PEP 376.
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
 import importlib.metadata
@@ -22,6 +23,16 @@ REQUIREMENTS: tuple[str, ...] = ("cryptography", "dp-accounting", "mpmath", "num
 
 _RECORDED = "sha256"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def installed(requirements: Sequence[str] = REQUIREMENTS) -> list[str]:
+    """Name, version and folder of each library that is installed, one text per library."""
+    texts = []
+    for name in requirements:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            distribution = importlib.metadata.distribution(name)
+            texts.append(f"{name} {distribution.version} {distribution.locate_file('')}")
+    return texts
 
 
 class Recorded:

@@ -25,7 +25,6 @@ from typing import NoReturn
 from odp.enclave.image.parts import ImageFile, Part
 from odp.errors import StateError
 from odp.sandbox import kernel
-from odp.sandbox.kernel import end_with_parent
 
 #: Where the first of the descriptors that a process keeps lies; the others follow.
 FIRST_INHERITED = 3
@@ -40,6 +39,7 @@ _NOWHERE = "/nonexistent"
 _PRELOAD = Path("/etc/ld.so.preload")
 #: Errors of a kernel without Landlock, or of a container that forbids it; any other is a reason not to start.
 _NO_LANDLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+_MOST_DESCRIPTORS = 2**16
 _PYTHON = ("-S", "-s", "-P", "-B")
 _ENVIRONMENT = {
     "PYTHONHOME": _NOWHERE,
@@ -137,7 +137,6 @@ def become(
         files: path -> rights below it (``odp.sandbox.kernel``); no other file can be opened any more.
     """
     try:
-        end_with_parent()
         places = _arrange([*inherited, *image.descriptors])
         os.chdir("/")
         kernel.no_new_privileges()
@@ -154,7 +153,7 @@ def become(
             [*linker, "--preload", preload, _path(program), *_PYTHON, "-c", command],
             {**_ENVIRONMENT, "PYTHONPATH": _path(start)},
         )
-    except (OSError, StateError) as error:
+    except Exception as error:
         os.write(2, f"odp: a process could not start from its image: {error}\n".encode())
     finally:
         os._exit(127)
@@ -169,7 +168,8 @@ def _arrange(descriptors: Sequence[int]) -> list[int]:
     for source, place in zip(moved, places, strict=True):
         os.dup2(source, place, inheritable=True)
     os.dup2(0, 1)
-    os.closerange(floor, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    # Others are closed by exec; one of a program of another language might not be.
+    os.closerange(floor, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_DESCRIPTORS))
     return places
 
 
@@ -201,6 +201,8 @@ def _memory_file() -> int:
     reason = os.strerror(ctypes.get_errno())
     if ctypes.get_errno() in (errno.EMFILE, errno.ENFILE):
         raise StateError(f"no memory file for a part of an image ({reason}): raise the limit (`ulimit -n`)")
+    if ctypes.get_errno() == errno.ENOMEM:
+        raise StateError(f"no memory for the image of an enclave: {reason.lower()}")
     raise StateError(
         f"this system makes no executable memory file ({reason}), and enclaves run from nothing else: allow them "
         "(`sysctl vm.memfd_noexec=0`, and memfd_create in a container's system calls)"
@@ -223,4 +225,7 @@ def _no_memory() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StateError(f"no memory for the image of an enclave: {(error.strerror or 'error').lower()}") from None
+        why = (error.strerror or "error").lower()
+        if error.errno in (errno.ENOMEM, errno.ENOSPC):
+            raise StateError(f"no memory for the image of an enclave: {why}") from None
+        raise StateError(f"cannot copy the image of an enclave into memory: {why}") from None
