@@ -40,7 +40,7 @@ def use_armed_images(points: list[str]) -> None:
 
     launch = launcher.launch
 
-    def armed(*, platform_folder: Path, entry: str, policy: bytes) -> Any:
+    def armed(*, platform_folder: Path, entry: str, policy: bytes, images: None) -> Any:
         entry, packages = ARMED[EnclavePolicy.from_bytes(policy).role]
         launched = launch(platform_folder=platform_folder, entry=entry, policy=policy, packages=packages)
         send_points(launched.channel, points)
@@ -55,7 +55,7 @@ def use_image(image: tuple[str, tuple[str, ...]]) -> None:
 
     launch = launcher.launch
 
-    def launch_image(*, platform_folder: Path, entry: str, policy: bytes) -> Any:
+    def launch_image(*, platform_folder: Path, entry: str, policy: bytes, images: None) -> Any:
         entry, packages = image
         return launch(platform_folder=platform_folder, entry=entry, policy=policy, packages=packages)
 

@@ -64,4 +64,4 @@ def test_a_session_outlives_its_host_is_charged_once_and_its_sum_is_everybodys(
     for device in range(DEVICES):
         with Store.open(store_path(platform.root / DEVICE_HOST, device)) as store:
             (mine,) = store.ledger()
-            assert (mine.sealed, mine.payload) == (None, None), "in the ledger, and nothing to send again"
+            assert (mine.sealed, mine.report) == (None, None), "in the ledger, and nothing to send again"
