@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from device_runtime.tasks.assignment import open_assignment
 from odp.algorithms.dense import DenseQuery, Grid
-from odp.algorithms.dpam import DPAM
+from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData

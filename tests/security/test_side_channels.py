@@ -46,7 +46,7 @@ DEVICES = {
 
 
 def _algorithm(kind: str) -> Algorithm:
-    from odp.algorithms.dpam import DPAM
+    from odp.algorithms.dpam.config import DPAM
 
     return algorithm_for(
         Task(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from odp.algorithms.dpam import DPAM
+from odp.algorithms.dpam.config import DPAM
 from odp.datasets import Ratings, synthetic_movielens
 from odp.errors import ConfigurationError, DataError, PrivacyError
 from odp.simulation.presets import preset_task

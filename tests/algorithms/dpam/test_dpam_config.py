@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import DPAM
+from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
