@@ -69,7 +69,7 @@ def install() -> None:
             del sys.modules[name]
         if isinstance(error, ImportError | AttributeError):
             raise ConfigurationError(
-                f"The installed SciPy has other extensions than an enclave calls: {error}; install scipy>=1.15,<2"
+                f"The installed SciPy has other extensions than an enclave calls: {error}; install scipy>=1.15,<1.18"
             ) from error
         raise
 

@@ -67,5 +67,6 @@ def main(modules: int, extensions: dict[str, int], first: str, arguments: dict[s
     sys.path[:] = []
     sys.path_hooks[:] = []
     sys.path_importer_cache.clear()
+    sys.modules.pop("linecache", None)  # the one of the start, which the image has whole
     names = [*finder._modules, *extensions]
     __import__(first, fromlist=["main"]).main(names=names, **arguments)

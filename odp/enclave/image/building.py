@@ -121,6 +121,8 @@ class Builder:
         with zipfile.ZipFile(packed, "w") as archive:
             for name, path in self._start_files().items():
                 archive.writestr(zipfile.ZipInfo(name, _EPOCH), _bytes(path))
+            # Python 3.13 shows lines of a command in its tracebacks, and asks this module to keep them.
+            archive.writestr(zipfile.ZipInfo("linecache.py", _EPOCH), b"def _register_code(*_): ...\n")
         return packed.getvalue()
 
 

@@ -118,6 +118,9 @@ def _loaded() -> Contents:
         name = getattr(spec, "name", None) or key  # os.path is posixpath
         if isinstance(getattr(module, "__path__", None), _NamespacePath):
             namespaces.append(name)
+        replaced = _replaced(key, name)
+        if replaced is not None:
+            sources[key] = replaced
         if path in (None, "built-in", "frozen") or name == "__main__":
             continue
         if path.endswith(".py"):
@@ -131,6 +134,15 @@ def _loaded() -> Contents:
     return Contents(
         sources, tuple(packages), tuple(namespaces), extensions, tuple(sorted(mapped - set(extensions.values())))
     )
+
+
+def _replaced(key: str, name: str) -> str | None:
+    """The source of a module that put another one in its place, as ``collections.abc`` does from Python 3.13 on."""
+    inside = getattr(sys.modules.get(key.rpartition(".")[0]), "__path__", None)
+    if key == name or inside is None:
+        return None
+    spec = importlib.machinery.PathFinder.find_spec(key, inside)
+    return spec.origin if spec is not None and (spec.origin or "").endswith(".py") else None
 
 
 def _main() -> None:
