@@ -192,8 +192,8 @@ class PlatformProcess:
         self._launched.bind_keys(hpke_public=hpke_public, signing_public=signing_public)
 
     def _evidence(self, call: dict[str, Any]) -> dict[str, str]:
-        found = self._launched.evidence(_bytes(call, "nonce"))
-        return {"token": found.token, "event_log": found.event_log.decode("ascii")}
+        evidence = self._launched.evidence(_bytes(call, "nonce"))
+        return {"token": evidence.token, "event_log": evidence.event_log.decode("ascii")}
 
     def _advance(self, call: dict[str, Any]) -> None:
         counter = self._launched.counter(_text(call, "name"))

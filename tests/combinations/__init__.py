@@ -16,7 +16,7 @@ from odp.algorithms.seam import SampledQuery
 from odp.crypto.segments import SEGMENT_BYTES
 from odp.v1 import common_pb2
 
-# So many that a contribution is sealed in segments.
+# Numbers of a contribution that is sealed in segments, for its length.
 _LARGE = SEGMENT_BYTES // 4 + 1
 
 
