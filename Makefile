@@ -59,7 +59,7 @@ proof: $(VENV)/dev ## Run what takes hours or needs a quiet machine: kills at ev
 
 test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
 	$(VENV)-keras/bin/python -m pytest -n 2 --dist loadfile tests/models/litert \
-		tests/reproductions/test_gradient_features.py tests/reproductions/test_movielens_towers.py \
+		tests/research/reproductions/test_gradient_features.py tests/research/reproductions/test_movielens_towers.py \
 		tests/e2e/test_federated_network.py tests/e2e/test_geyer_on_devices.py \
 		tests/documentation/test_tutorials.py::test_a_federated_keras_network_is_trained $(ARGS)
 
@@ -79,7 +79,7 @@ $(TFF_VENV)/made: tools/tff-environment.txt pyproject.toml
 tff-env: $(TFF_VENV)/made ## Make the environment of TensorFlow Federated: 3 GB, a few minutes
 
 test-tff: $(TFF_VENV)/made ## Compare with TensorFlow Federated
-	$(TFF_VENV)/bin/python -m pytest tests/interop $(ARGS)
+	$(TFF_VENV)/bin/python -m pytest tests/research/interop $(ARGS)
 
 test-extras: ## Install each extra into a clean environment and check what it adds (ARGS="data device" picks some)
 	$(PYTHON) tools/check_extras.py $(ARGS)

@@ -40,14 +40,14 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Query
 from odp.crypto import HpkeKey, SigningKey, domains, seal
 from odp.crypto.blind_rsa import EXPONENT
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import ServiceError
-from odp.local.processes import Child
-from odp.local.reference_values import reference_values
 from odp.numerics import parallel
+from odp.operations.local.processes import Child
+from odp.operations.local.reference_values import reference_values
 from odp.signed.task import open_task, sign_order, sign_task, task_sha256
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.v1 import aggregator_pb2, common_pb2
 
 _ITEMS, _RANK, _PLACES = 3706, 16, 50
@@ -97,7 +97,7 @@ def definition(*, items: int = _ITEMS, rank: int = _RANK) -> common_pb2.TaskDefi
     from odp.algorithms.dpam.data import RatingsData
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.protocol.terms import Cohort, UserLevelDP
-    from odp.task import Task
+    from odp.tasks.task import Task
 
     return Task(
         name="benchmark",

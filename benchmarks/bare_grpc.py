@@ -17,8 +17,8 @@ from typing import Any
 
 import grpc
 
+from odp._system.files.state_folder import StateFolder, write_atomically
 from odp.transport.channel import CHUNK_BYTES, MAX_REQUEST_BYTES
-from odp.transport.state_folder import StateFolder, write_atomically
 from odp.transport.tls import identity_for
 from odp.v1 import aggregator_pb2, distributor_pb2
 

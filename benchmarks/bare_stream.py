@@ -9,11 +9,11 @@ from pathlib import Path
 
 import grpc
 
-from odp.local.foreground import serve_until_stopped
+from odp._system.files.state_folder import StateFolder
+from odp.operations.local.foreground import serve_until_stopped
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import identity_for
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.signing import SigningKey
-from odp.local.processes import Child
+from odp.operations.local.processes import Child
 from odp.signed.charter import approve, found
 from odp.transport.channel import connect
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import TlsIdentity, development_identity
 from server.clients import AggregatorClient
 

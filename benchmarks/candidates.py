@@ -20,11 +20,11 @@ from odp.algorithms.seam import LocalData, LocalRows
 from odp.datasets import Ratings, Split, random_split
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array, Int64Array
-from odp.public_tables.candidates import STAMP, Candidates, candidate_tables, opened_buckets
-from odp.simulation.engine import RunResult, simulate
-from odp.simulation.presets import preset_task
-from odp.wire.encoding import Encoding
-from odp.wire.model import Slices
+from odp.protocol.wire.encoding import Encoding
+from odp.protocol.wire.model import Slices
+from odp.research.simulation.engine import RunResult, simulate
+from odp.research.simulation.presets import preset_task
+from odp.signed.tables.candidates import STAMP, Candidates, candidate_tables, opened_buckets
 
 BEST = 10
 _BUCKETS = (1, 2, 4, 8, 16)

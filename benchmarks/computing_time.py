@@ -34,8 +34,8 @@ from odp.models.litert.trained import network_message
 from odp.models.litert.trainer import Measured
 from odp.numerics.arrays import Float32Array
 from odp.privacy.mechanisms.random_source import RandomSource
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 _REPEATS = 3
 _BOUNDS = Bounds(file_bytes=2**31 - 1, examples=10**6, events=10**6)

@@ -42,7 +42,7 @@ from odp.privacy.accounting import mu_for
 from odp.privacy.matrix import Participation, TreeMatrix
 from odp.privacy.matrix.design import banded_toeplitz, blt, optimal_toeplitz
 from odp.privacy.matrix.encoding import EncoderMatrix
-from odp.schedule import FRONT_LOADED, UNIFORM, Schedule
+from odp.trainings.schedule import FRONT_LOADED, UNIFORM, Schedule
 
 _TRAININGS, _QUICK = 105, 20
 _EPSILON, _DELTA = 20.0, 1e-6

@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import Figure, Limit, progress
 from benchmarks.processes import Usage, with_enclaves
 from odp.cli.device import take_users
-from odp.client import TaskHandle, connect
 from odp.datasets import load
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ServiceError
-from odp.local.processes import Child, Services
+from odp.operations.local.processes import Child, Services
+from odp.services.connection import TaskHandle, connect
 from odp.transport.stopping import stop_event
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import server_pb2
 
 if TYPE_CHECKING:
-    from odp.task import Task
+    from odp.tasks.task import Task
 
 _POPULATION = "benchmark"
 _MINIMUM_COHORT = 100
@@ -132,7 +132,7 @@ def _task(chosen: Plan, *, items: int, low: float, high: float) -> Task:
     from odp.algorithms.dpam.data import RatingsData
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.protocol.terms import Cohort, UserLevelDP
-    from odp.task import Task
+    from odp.tasks.task import Task
 
     return Task(
         name=_POPULATION,

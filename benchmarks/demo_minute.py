@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.harness import Figure, Limit, progress
 from odp.errors import ServiceError
-from odp.local.processes import ODP
+from odp.operations.local.processes import ODP
 
 _SECONDS = 900.0
 _MINUTE = 60.0

@@ -26,7 +26,6 @@ from benchmarks.processes import Usage, with_enclaves
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services, Traffic
-from odp.aggregation.table import MASKED
 from odp.algorithms.dense.grid import NUMBER
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.registry import algorithm_for
@@ -35,16 +34,17 @@ from odp.algorithms.statistics.task import Statistics
 from odp.crypto import HpkeKey, SigningKey, domains, seal
 from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.segments import open_segments, seal_segments
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ServiceError
-from odp.local.processes import ODP, Child
-from odp.local.reference_values import reference_values
+from odp.operations.local.processes import ODP, Child
+from odp.operations.local.reference_values import reference_values
+from odp.protocol.aggregation.table import MASKED
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.tables import manifest_for
 from odp.signed.task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enclave.verifier import VerifiedEnclave
 from odp.v1 import aggregator_pb2, common_pb2
-from odp.wire.tables import manifest_for
 from server.clients import AggregatorClient
 
 _SIZE = 1_000_000

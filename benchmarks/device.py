@@ -38,16 +38,16 @@ from device_runtime.round.verification import FOLDER, Records
 from device_runtime.tasks.assignment import AssignmentReader, Work
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
-from odp.client import TaskHandle, connect
 from odp.datasets import Ratings
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
-from odp.local.processes import ODP, Child
-from odp.local.processes import Services as Programs
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.operations.local.processes import ODP, Child
+from odp.operations.local.processes import Services as Programs
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.task import Task
+from odp.services.connection import TaskHandle, connect
+from odp.tasks.task import Task
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import server_pb2
 
 _POPULATION = "benchmark"

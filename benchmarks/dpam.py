@@ -39,8 +39,8 @@ from odp.evaluation.users import user_seeds
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics import parallel
 from odp.protocol.terms import UserLevelDP
-from odp.simulation.engine import noisy_release
-from odp.task import Task
+from odp.research.simulation.engine import noisy_release
+from odp.tasks.task import Task
 from odp.v1 import common_pb2
 
 _GIB = 2.0**30

@@ -39,9 +39,9 @@ from odp.models.glm.population import add_clipped, differences
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array, UInt64Array
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.simulation.engine import noisy_release
-from odp.task import Task
-from odp.wire.model import ModelVersion, TableValues
+from odp.protocol.wire.model import ModelVersion, TableValues
+from odp.research.simulation.engine import noisy_release
+from odp.tasks.task import Task
 
 _CLIENTS, _HELD, _TABLE, _BATCH = 10_000, 60, 10_000, 10
 _SHAPE = Glm("multinomial", 784, 10)

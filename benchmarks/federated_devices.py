@@ -33,17 +33,17 @@ from benchmarks.demo import signals, wait_for_devices, wait_for_end
 from benchmarks.federated_program import BATCH, CLASSES, FEATURES, stored_network
 from benchmarks.harness import Figure, Limit, progress
 from odp.algorithms.fedavg.config import DPFedAvg
-from odp.client import connect
 from odp.datasets.examples import UsersExamples
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ServiceError
-from odp.local.processes import Child, Services
 from odp.models.example_columns import ExampleColumns
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.litert.rows import inputs_of, targets_of
+from odp.operations.local.processes import Child, Services
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.task import Task
+from odp.services.connection import connect
+from odp.tasks.task import Task
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, distributor_pb2
 
 _POPULATION = "benchmark"

@@ -26,10 +26,10 @@ from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.litert.keras_model import KerasModel
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.simulation.engine import noisy_release
-from odp.simulation.engines.population import population_of
-from odp.task import Task
-from odp.wire.model import ModelVersion, TableValues
+from odp.protocol.wire.model import ModelVersion, TableValues
+from odp.research.simulation.engine import noisy_release
+from odp.research.simulation.engines.population import population_of
+from odp.tasks.task import Task
 
 _SIDE, _CHANNELS, _KINDS = 32, 3, 10
 _EACH, _BATCH, _RATE = 50, 10, 0.05

@@ -259,7 +259,7 @@ def report(name: str, results: Sequence[Result], *, quick: bool) -> dict[str, An
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes the file whole or not at all. Raises ConfigurationError where it cannot be written."""
-    from odp.transport.state_folder import write_atomically
+    from odp._system.files.state_folder import write_atomically
 
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     try:

@@ -23,13 +23,13 @@ import numpy as np
 
 import odp
 from benchmarks.harness import Figure, Limit
+from odp._system.files.state_folder import StateFolder, write_atomically
 from odp.crypto.signing import SigningKey
 from odp.errors import OdpError
 from odp.signed.task import open_task, sign_task, task_sha256
 from odp.transport.channel import MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from odp.transport.logs import Log
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder, write_atomically
 from odp.transport.tls import identity_for
 from odp.v1 import aggregator_pb2, common_pb2, local_pb2, local_pb2_grpc
 from server.local.desk import Desk

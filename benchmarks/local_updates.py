@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.harness import Figure, Limit
 from odp.algorithms.draw_and_discard.simulation import EncodedUsers, Instances
 from odp.numerics.arrays import Float32Array
-from odp.reproductions import known_weights
+from odp.research.reproductions import known_weights
 
 _GOAL = 2_000_000  # updates per second
 _BATCH = 256

@@ -19,11 +19,11 @@ from benchmarks.harness import Figure, Limit
 from benchmarks.scanning import Shape
 from benchmarks.served import KEYS, TABLE, Model, Parties, signed_model
 from device_runtime.network.services import Services, Traffic
-from odp.broadcast.planner import Cost, plan_table
-from odp.broadcast.terms import ALL, ENCLAVE, PIR
 from odp.crypto import SigningKey, pir, seal
 from odp.crypto.domains import helper_query_info, select_info, selected_aad
 from odp.errors import ServiceError
+from odp.signed.broadcast.planner import Cost, plan_table
+from odp.signed.broadcast.terms import ALL, ENCLAVE, PIR
 from odp.v1 import distributor_pb2, retrieval_pb2
 
 #: More than a batch, and fewer than the threads of the distributor's server.

@@ -138,9 +138,9 @@ def _parts(request: Any) -> Iterator[Any]:
 
 def main() -> None:
     """The host of one session: prints its address, then the hash of the sum."""
+    from odp._system.files.state_folder import StateFolder
     from odp.transport.logs import Log
     from odp.transport.service import serve
-    from odp.transport.state_folder import StateFolder
     from odp.transport.tls import identity_for
     from trusted_aggregator.modes.secagg.clients import Phase
     from trusted_aggregator.modes.secagg.limits import Pace, SessionLimits

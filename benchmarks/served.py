@@ -22,21 +22,21 @@ from device_runtime.network.services import Services
 from distributor.helper_program import helper_key
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
-from odp.broadcast.terms import ENCLAVE, PIR
 from odp.crypto import SigningKey
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceUnavailable
-from odp.local.processes import Child
-from odp.local.reference_values import reference_values
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.operations.local.processes import Child
+from odp.operations.local.reference_values import reference_values
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.model import ModelVersion, TableValues
+from odp.protocol.wire.tables import manifest_for
+from odp.signed.broadcast.terms import ENCLAVE, PIR
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
-from odp.task import Task
+from odp.tasks.task import Task
 from odp.transport.channel import connect
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import broadcast_pb2, common_pb2
-from odp.wire.model import ModelVersion, TableValues
-from odp.wire.tables import manifest_for
 from server.clients import DistributorClient
 
 #: Rows that a device asks for.

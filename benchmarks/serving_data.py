@@ -10,10 +10,10 @@ import odp
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.numerics.arrays import Float32Array
+from odp.protocol.wire.model import ModelVersion, Slices, TableValues
 from odp.serving.item_index import ItemIndex
 from odp.serving.ranking import index_of_model
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, Slices, TableValues
 
 RANK = 32
 _LOW, _HIGH, _OWN = 1.0, 5.0, 100

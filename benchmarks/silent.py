@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks import silent_callers
 from benchmarks.harness import Figure, Limit
 from odp.errors import ServiceError
-from odp.local.processes import Child
+from odp.operations.local.processes import Child
 from odp.transport.channel import connect
 from odp.transport.tls import TlsIdentity
 

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from odp._system.extras import is_installed
 from odp.errors import ConfigurationError
-from odp.extras import is_installed
 
 _USER = "odp"
 _SECONDS = "60"

@@ -22,22 +22,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import Figure
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import domains
 from odp.crypto.note import NoteKey
 from odp.crypto.signing import SigningKey
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
 from odp.privacy import accounting
 from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, entries_of
 from odp.privacy.ledger_state import LedgerState
 from odp.signed.ledger import LedgerPart
-from odp.transparency.endorsements import EndorsementFile
-from odp.transparency.log_files import LogFiles
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.log.endorsements import EndorsementFile
+from odp.trust.log.log_files import LogFiles
 from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
 from server.transparency import LogKeeper
 from trusted_aggregator.host.sqlite_storage import SqliteStorage

@@ -19,10 +19,10 @@ from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring,
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention
 from device_runtime.store.store import Store, store_path
+from odp._system.files.private_files import private_folder
+from odp._system.files.state_folder import keep_out_of_git, state_errors, write_atomically
 from odp.errors import StateError
 from odp.transport.logs import Log
-from odp.transport.private_files import private_folder
-from odp.transport.state_folder import keep_out_of_git, state_errors, write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,12 +54,12 @@ from device_runtime.view.privacy_page import DeviceControls
 from device_runtime.view.sanitizer import require_sanitizer
 from device_runtime.view.shown_items import ShownItems, titles_of, write_lines
 from odp import _validate
-from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, DataError, OdpError
 from odp.isolated import Declined
 from odp.models.side_prior import SidePrior
 from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
-from odp.services_folder import NAME, ServicesFolder
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.services.folder import NAME, ServicesFolder
 from odp.serving.ranking import IndexedModel
 from odp.transport.logs import Log
 

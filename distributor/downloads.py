@@ -14,9 +14,9 @@ import numpy as np
 
 from distributor.model_store import ModelStore
 from odp.errors import ConfigurationError
+from odp.protocol.wire.blocks import block_count, block_hashes
 from odp.transport.channel import CHUNK_BYTES
 from odp.v1 import distributor_pb2
-from odp.wire.blocks import block_count, block_hashes
 
 #: Lists kept in memory, of at most 512 KiB each.
 _MOST_LISTS = 64

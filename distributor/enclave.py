@@ -22,10 +22,10 @@ from distributor.interface import UnknownModel
 from distributor.scan import ScannedTable, in_range
 from odp.crypto import hpke
 from odp.crypto.domains import select_info, selected_aad
-from odp.enclave.policy import Selection
 from odp.errors import ConfigurationError, OdpError, StateError
+from odp.protocol.wire.tables import entry_row_bytes, keyed_entry, table_from_bytes
+from odp.trust.enclave.policy import Selection
 from odp.v1 import common_pb2, distributor_pb2
-from odp.wire.tables import entry_row_bytes, keyed_entry, table_from_bytes
 
 #: Versions of one task that stay selectable: a device that checked in just before a release still finds its model.
 KEPT_VERSIONS = 3

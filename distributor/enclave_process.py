@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from distributor.enclave import BATCH, DistributorCore, Upload
 from odp.algorithms import in_enclaves
 from odp.crypto import late_imports
-from odp.enclave.calls import reply_of, routes_of
-from odp.enclave.channel import BatchRoute, Connection, Route, serve
-from odp.enclave.enclave_start import begin, evidence_reply
-from odp.enclave.guest import Guest
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
+from odp.trust.enclave.calls import reply_of, routes_of
+from odp.trust.enclave.channel import BatchRoute, Connection, Route, serve
+from odp.trust.enclave.enclave_start import begin, evidence_reply
+from odp.trust.enclave.guest import Guest
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import distributor_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 

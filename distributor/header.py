@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for, training_of
-from odp.broadcast.sizes import ServedSizes
 from odp.errors import ConfigurationError
-from odp.public_tables.table import check_entries, is_table, open_published
+from odp.protocol.wire.tables import entry_bytes, entry_row_bytes
 from odp.refusing import refusing
+from odp.signed.broadcast.sizes import ServedSizes
+from odp.signed.tables.table import check_entries, is_table, open_published
 from odp.signed.task import model_sha256, open_manifest, task_sha256
 from odp.v1 import common_pb2
-from odp.wire.tables import entry_bytes, entry_row_bytes
 
 
 @dataclass(frozen=True)

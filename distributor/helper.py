@@ -16,11 +16,11 @@ from distributor.header import ModelHeader
 from distributor.interface import UnknownModel
 from distributor.servicer import DistributorService
 from distributor.shares import Shares
-from odp.broadcast.terms import PIR, method_of
 from odp.crypto import domains
 from odp.crypto.hpke import HpkeKey
 from odp.crypto.pir import two_server
 from odp.errors import ConfigurationError, OdpError
+from odp.signed.broadcast.terms import PIR, method_of
 from odp.signed.task import HASH_BYTES, check_length
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer

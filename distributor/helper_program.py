@@ -14,6 +14,7 @@ from distributor.model_folders import ModelFolders
 from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import WORKERS, DistributorService
 from distributor.shares import Shares
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.hpke import HpkeKey
 from odp.crypto.public_keys import KEY_BYTES
 from odp.errors import ConfigurationError, StateError
@@ -21,7 +22,6 @@ from odp.transport.logs import Log
 from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
 from odp.transport.tls import Callers, caller_name, read_ca
 from odp.v1 import retrieval_pb2_grpc

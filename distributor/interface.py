@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from odp.enclave.channel import NotHeld
+from odp.trust.enclave.channel import NotHeld
 from odp.v1 import common_pb2
 
 

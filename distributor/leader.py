@@ -17,9 +17,9 @@ from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService
 from distributor.shares import Ready, Shares
 from odp._validate import one_of
-from odp.broadcast.terms import PIR, method_of
 from odp.crypto.pir import two_server
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
+from odp.signed.broadcast.terms import PIR, method_of
 from odp.signed.task import HASH_BYTES, check_length
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, call, connect
 from odp.transport.logs import Log, short

@@ -26,12 +26,12 @@ from typing import BinaryIO
 from google.protobuf.message import DecodeError
 
 from distributor.model_store import StoredModel
+from odp._system.files.durability import Health, create_file, finish, sync_folder
+from odp._system.files.private_files import make_folders
+from odp._system.files.state_folder import state_errors
 from odp.errors import ConfigurationError, DiskFull, StateError
-from odp.transport.durability import Health, create_file, finish, sync_folder
-from odp.transport.private_files import make_folders
-from odp.transport.state_folder import state_errors
+from odp.protocol.wire.blocks import BLOCK_BYTES
 from odp.v1 import common_pb2
-from odp.wire.blocks import BLOCK_BYTES
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 _INCOMING = ".incoming-"

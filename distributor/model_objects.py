@@ -25,9 +25,9 @@ from google.protobuf.message import DecodeError
 
 from distributor.model_store import StoredModel
 from odp.errors import ConfigurationError, DiskFull, StateError
+from odp.protocol.wire.blocks import BLOCK_BYTES
 from odp.storage.objects import Objects
 from odp.v1 import common_pb2, distributor_pb2
-from odp.wire.blocks import BLOCK_BYTES
 
 _NAME = re.compile(r"models/([0-9a-f]{64})")
 _UPLOAD = re.compile(r"[0-9a-f]{32}")

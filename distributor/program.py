@@ -20,23 +20,23 @@ from distributor.remote import RemoteDistributor
 from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import NAME, WORKERS, DistributorService, Replication, distributor_servicer
 from distributor.shares import Shares
-from odp.broadcast.sizes import MAX_KEYS_BYTES
-from odp.enclave import attestation_servicer, chip_end
-from odp.enclave.channel import Client
-from odp.enclave.enclave_start import wait_ready
-from odp.enclave.host import Launch, begin, launch_process
-from odp.enclave.measurement import DISTRIBUTOR_ENTRY
-from odp.enclave.policy import EnclavePolicy
+from odp._system.files.state_folder import StateFolder
 from odp.errors import ConfigurationError
+from odp.signed.broadcast.sizes import MAX_KEYS_BYTES
 from odp.transport.channel import parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
 from odp.transport.tls import Callers, caller_name, read_ca
+from odp.trust.enclave import attestation_servicer, chip_end
+from odp.trust.enclave.channel import Client
+from odp.trust.enclave.enclave_start import wait_ready
+from odp.trust.enclave.host import Launch, begin, launch_process
+from odp.trust.enclave.measurement import DISTRIBUTOR_ENTRY
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import attestation_pb2_grpc, distributor_pb2_grpc, retrieval_pb2_grpc
 
 ROLE = "distributor"

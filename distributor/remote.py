@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from distributor.interface import UnknownModel
-from odp.enclave.calls import Call, Calls
-from odp.enclave.channel import Client, NotHeld
+from odp.trust.enclave.calls import Call, Calls
+from odp.trust.enclave.channel import Client, NotHeld
 from odp.v1 import common_pb2
 from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
 from odp.v1.distributor_pb2 import PublishHeader, SelectRequest, SelectResponse

@@ -25,7 +25,8 @@ from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, verify
 from odp.errors import ConfigurationError, OdpError, StateError
-from odp.public_tables.table import is_table
+from odp.protocol.wire.tables import entry_bytes
+from odp.signed.tables.table import is_table
 from odp.signed.task import HASH_BYTES, check_length, parse_known
 from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
@@ -34,7 +35,6 @@ from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer
 from odp.transport.sweeping import DAY, SweepClock
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc, population_pb2
-from odp.wire.tables import entry_bytes
 
 NAME = "odp.v1.DistributorService"
 ROLE = "distributor"

@@ -14,10 +14,10 @@ from distributor.header import open_header
 from distributor.interface import UnknownModel
 from distributor.model_store import ModelStore
 from distributor.query_batches import QueryBatches
-from odp.broadcast.terms import PIR, method_of
 from odp.crypto.pir import two_server
 from odp.errors import ConfigurationError
-from odp.wire.tables import keyed_entry, table_from_bytes, written_rows
+from odp.protocol.wire.tables import keyed_entry, table_from_bytes, written_rows
+from odp.signed.broadcast.terms import PIR, method_of
 
 #: Models whose tables are kept ready; one more is read from the disk again.
 _MOST_READY = 3

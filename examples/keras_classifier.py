@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 import odp
-from odp.simulation.engine import RoundResult
+from odp.research.simulation.engine import RoundResult
 
 SIDE, KINDS, PEOPLE, TESTS = 12, 4, 1500, 2000
 

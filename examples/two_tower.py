@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 import odp
-from odp.simulation.engine import RoundResult
+from odp.research.simulation.engine import RoundResult
 
 PEOPLE, CHOSEN, ITEMS, TASTES, ABOUT, WIDTH, TOP = 1200, 8, 60, 4, 6, 6, 10
 

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from odp.algorithms.quantiles.task import Quantiles
     from odp.algorithms.statistics.config import Histogram, Mean
     from odp.algorithms.statistics.task import Statistics
-    from odp.broadcast.config import Broadcast
-    from odp.client import Connection, connect
-    from odp.count_usable import CountUsable
     from odp.datasets import load
     from odp.isolated import IsolatedService
     from odp.models.events import Events
@@ -52,17 +49,20 @@ if TYPE_CHECKING:
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.models.rated_items import RatedItems
     from odp.protocol.terms import Cohort, UserLevelDP
-    from odp.simulation.comparing import Comparison, compare
-    from odp.simulation.engine import RunResult, simulate
-    from odp.simulation.tuning import Tuning, tune
-    from odp.task import Task
-    from odp.task_file import load_task
+    from odp.research.simulation.comparing import Comparison, compare
+    from odp.research.simulation.engine import RunResult, simulate
+    from odp.research.simulation.tuning import Tuning, tune
+    from odp.services.connection import Connection, connect
+    from odp.signed.broadcast.config import Broadcast
+    from odp.tasks.count_usable import CountUsable
+    from odp.tasks.file import load_task
+    from odp.tasks.task import Task
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Boolean": "odp.algorithms.draw_and_discard.features",
-    "Broadcast": "odp.broadcast.config",
+    "Broadcast": "odp.signed.broadcast.config",
     "DPAM": "odp.algorithms.dpam.config",
     "DPFedAvg": "odp.algorithms.fedavg.config",
     "DPFTRL": "odp.algorithms.dpftrl.config",
@@ -77,9 +77,9 @@ _HOME = {
     "Events": "odp.models.events",
     "Cohort": "odp.protocol.terms",
     "CompiledModel": "odp.models.litert.compiled_model",
-    "Comparison": "odp.simulation.comparing",
-    "Connection": "odp.client",
-    "CountUsable": "odp.count_usable",
+    "Comparison": "odp.research.simulation.comparing",
+    "Connection": "odp.services.connection",
+    "CountUsable": "odp.tasks.count_usable",
     "HeavyHitters": "odp.algorithms.heavy_hitters.task",
     "Histogram": "odp.algorithms.statistics.config",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
@@ -95,22 +95,22 @@ _HOME = {
     "RatedItems": "odp.models.rated_items",
     "RatingsData": "odp.algorithms.dpam.data",
     "Reconstruction": "odp.models.local_training",
-    "RunResult": "odp.simulation.engine",
+    "RunResult": "odp.research.simulation.engine",
     "Statistics": "odp.algorithms.statistics.task",
     # The names here that a service provides: what an app embeds.
     "Device": "device_runtime.sdk",
     "Learned": "device_runtime.sdk",
     "Limits": "device_runtime.sdk",
-    "Task": "odp.task",
+    "Task": "odp.tasks.task",
     "TwoTower": "odp.models.litert.two_tower",
     "UserLevelDP": "odp.protocol.terms",
-    "compare": "odp.simulation.comparing",
-    "connect": "odp.client",
+    "compare": "odp.research.simulation.comparing",
+    "connect": "odp.services.connection",
     "load": "odp.datasets",
-    "load_task": "odp.task_file",
-    "simulate": "odp.simulation.engine",
-    "Tuning": "odp.simulation.tuning",
-    "tune": "odp.simulation.tuning",
+    "load_task": "odp.tasks.file",
+    "simulate": "odp.research.simulation.engine",
+    "Tuning": "odp.research.simulation.tuning",
+    "tune": "odp.research.simulation.tuning",
 }
 
 __all__ = [
@@ -241,7 +241,7 @@ def __getattr__(name: str) -> object:
         )
         return getattr(importlib.import_module(place), name)
     if name in _HOME:
-        from odp._own_packages import check_own_packages
+        from odp._system.own_packages import check_own_packages
 
         check_own_packages([_HOME[name].partition(".")[0]])
         value = getattr(importlib.import_module(_HOME[name]), name)

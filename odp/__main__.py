@@ -1,6 +1,6 @@
 """``python -m odp`` is the ``odp`` command."""
 
-from odp._own_packages import leave_current_folder
+from odp._system.own_packages import leave_current_folder
 
 leave_current_folder()
 

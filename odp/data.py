@@ -7,7 +7,7 @@ from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.texts import UsersTexts, synthetic_words
 from odp.models.example_columns import ExampleColumns
 from odp.models.example_tables import load_examples
-from odp.public_tables.table import Table
+from odp.signed.tables.table import Table
 
 __all__ = [
     "ExampleColumns",

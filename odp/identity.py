@@ -85,7 +85,7 @@ def is_normal(text: str) -> bool:
 
 
 class LabelledItems:
-    """Items that a question names by their ids: ``odp.catalogues.catalogue.NumberedKeys`` of its labels."""
+    """Items that a question names by their ids: ``odp.protocol.catalogues.catalogue.NumberedKeys`` of its labels."""
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._numbers = {label: number for number, label in enumerate(labels)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from odp.living_model import LivingModel
-from odp.schedule import Schedule
-from odp.schedule_limits import DeviceLimits
-from odp.simulation.retraining import Retraining, retrain
+from odp.research.simulation.retraining import Retraining, retrain
+from odp.trainings.device_limits import DeviceLimits
+from odp.trainings.living_model import LivingModel
+from odp.trainings.schedule import Schedule
 
 __all__ = [
     "DeviceLimits",

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from odp._validate import identifier, integer
-from odp.catalogues.catalogue import Catalogue, versions_in
-from odp.catalogues.named import named_in, require_named
-from odp.catalogues.step import LARGEST_STEP, LARGEST_VERSION, SignedStep, Step, step_sha256
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
-from odp.transparency.entries import HEAD_BYTES, CatalogueEntry, decode, type_of
-from odp.transparency.log_files import LogFiles
+from odp.protocol.catalogues.catalogue import Catalogue, versions_in
+from odp.protocol.catalogues.named import named_in, require_named
+from odp.protocol.catalogues.step import LARGEST_STEP, LARGEST_VERSION, SignedStep, Step, step_sha256
 from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.logs import Log
 from odp.transport.service import NotFound, servicer
+from odp.trust.log.entries import HEAD_BYTES, CatalogueEntry, decode, type_of
+from odp.trust.log.log_files import LogFiles
 from odp.v1 import catalogue_pb2, catalogue_pb2_grpc, common_pb2
 from server.operator_token import OperatorToken
 

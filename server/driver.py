@@ -22,13 +22,11 @@ from collections.abc import Callable
 
 import grpc
 
-from odp.aggregation.table import mode_of
 from odp.algorithms.cohorts import goal_of
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Server
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
-from odp.enclave.chip_end import ChipLooks
 from odp.errors import (
     AttestationError,
     Busy,
@@ -40,13 +38,15 @@ from odp.errors import (
     StateError,
     StoreUnreachable,
 )
+from odp.protocol.aggregation.table import mode_of
+from odp.protocol.wire.model import ModelVersion
+from odp.protocol.wire.tables import manifest_for, table_bytes
 from odp.signed.release import ReleaseRefused, noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
 from odp.transport.backoff import pause_after
 from odp.transport.logs import Log, short
+from odp.trust.enclave.chip_end import ChipLooks
 from odp.v1 import aggregator_pb2, common_pb2
-from odp.wire.model import ModelVersion
-from odp.wire.tables import manifest_for, table_bytes
 from server.behind import require_not_behind
 from server.board import Board
 from server.closing import Arrivals

@@ -5,8 +5,8 @@ from __future__ import annotations
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import StateError
 from odp.signed.release import ReleaseRefused, checked_values, noisy_tensors, whole_values
-from odp.transparency.released_values import ReleasedValues
 from odp.transport.logs import Log, short
+from odp.trust.log.released_values import ReleasedValues
 from odp.v1 import aggregator_pb2, common_pb2
 from server.clients import Aggregator
 

@@ -9,15 +9,15 @@ import grpc
 
 from odp._validate import integer
 from odp.signed.task import HASH_BYTES, check_length
-from odp.transparency.client import PAGE, TILE_LEVEL
-from odp.transparency.log_files import LogFiles
-from odp.transparency.merkle import LARGEST_TREE
-from odp.transparency.proofs import packed
-from odp.transparency.released_values import ReleasedValues
 from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.logs import Log
 from odp.transport.service import NotFound, servicer
+from odp.trust.log.client import PAGE, TILE_LEVEL
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.merkle import LARGEST_TREE
+from odp.trust.log.proofs import packed
+from odp.trust.log.released_values import ReleasedValues
 from odp.v1 import log_pb2, log_pb2_grpc
 
 NAME = "odp.v1.LogService"

@@ -11,24 +11,24 @@ from pathlib import Path
 
 import grpc
 
+from odp._system.files.state_folder import StateFolder, state_errors
 from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey, check_public
-from odp.enclave.pinned_values import PinnedValues
-from odp.enclave.verifier import verify_fresh
 from odp.errors import ConfigurationError, StateError
-from odp.transparency.endorsements import Changed, EndorsementFile
-from odp.transparency.key_file import note_key
-from odp.transparency.log_files import LogFiles
-from odp.transparency.released_values import VALUES, ReleasedValues
 from odp.transport import observing
 from odp.transport.channel import addresses_in, connect, parse_address
 from odp.transport.logs import Log
 from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder, state_errors
 from odp.transport.sweeping import Sweeping
 from odp.transport.tls import read_ca
+from odp.trust.enclave.pinned_values import PinnedValues
+from odp.trust.enclave.verifier import verify_fresh
+from odp.trust.log.endorsements import Changed, EndorsementFile
+from odp.trust.log.key_file import note_key
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.released_values import VALUES, ReleasedValues
 from odp.v1 import catalogue_pb2_grpc, local_pb2_grpc, log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Addresses, Board
 from server.catalogues import NAME as CATALOGUE_NAME

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from odp.errors import OdpError, ServiceError, StateError
-from odp.transparency.entries import HEAD_BYTES, ReleaseEntry, decode, type_of
 from odp.transport.logs import Log
+from odp.trust.log.entries import HEAD_BYTES, ReleaseEntry, decode, type_of
 from odp.v1 import common_pb2
 from server.board import Board
 from server.fetched_values import FetchedValues

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from odp._system.files.durability import Health
 from odp.crypto.note import Kind, Note, NoteKey, SignatureLine
 from odp.errors import StateError, TransparencyError
-from odp.transparency import merkle
-from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
-from odp.transparency.log_files import LogFiles, check_entries
-from odp.transport.durability import Health
+from odp.trust.log import merkle
+from odp.trust.log.checkpoint import Checkpoint, sign_checkpoint
+from odp.trust.log.log_files import LogFiles, check_entries
 from server.storage.log_rows import LogReader, LogRows
 
 _PAGE = 1000

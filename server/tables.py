@@ -19,20 +19,20 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from odp import _validate
+from odp._system.files.durability import Health
+from odp._system.files.private_files import make_folders
+from odp._system.files.state_folder import state_errors, write_atomically
 from odp.crypto.signing import SigningKey
 from odp.errors import Busy, ConfigurationError, StateError
-from odp.public_tables.table import OpenedTable, check_shape, open_version, sign_table, sign_version
+from odp.protocol.wire.encoding import encoding_of
+from odp.signed.tables.table import OpenedTable, check_shape, open_version, sign_table, sign_version
 from odp.signed.task import HASH_BYTES, MOST_ITEMS, check_length, model_sha256, task_sha256
 from odp.transport.backpressure import Backpressure, Progress
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
-from odp.transport.durability import Health
 from odp.transport.logs import Log, short
-from odp.transport.private_files import make_folders
 from odp.transport.service import NotFound, servicer
-from odp.transport.state_folder import state_errors, write_atomically
 from odp.v1 import common_pb2, table_pb2, table_pb2_grpc
-from odp.wire.encoding import encoding_of
 from server.clients import Distributor
 from server.operator_token import OperatorToken
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
-from odp.enrolment.token_key import open_token_key
 from odp.errors import ConfigurationError, EnrolmentError
 from odp.signed.charter import open_charter
 from odp.signed.task import sign_order, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.tls import utc
+from odp.trust.enrolment.token_key import open_token_key
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.clients import Issuer
 from server.populations import Populations

@@ -26,15 +26,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from odp.catalogues.step import SignedStep
 from odp.crypto.note import Kind, VerifierKey, parse_line
-from odp.enclave.evidence import Claims, read_token
 from odp.errors import ConfigurationError, OdpError, ServiceUnavailable, StateError
 from odp.privacy.ledger_state import LedgerHead
+from odp.protocol.catalogues.step import SignedStep
 from odp.signed.task import open_task, task_sha256
-from odp.transparency.checkpoint import Checkpoint
-from odp.transparency.endorsements import EndorsementFile, open_endorsement
-from odp.transparency.entries import (
+from odp.transport.channel import parse_address
+from odp.transport.logs import Log, short
+from odp.transport.sweeping import DAY
+from odp.transport.tls import WARN_SECONDS, utc
+from odp.trust.enclave.evidence import Claims, read_token
+from odp.trust.log.checkpoint import Checkpoint
+from odp.trust.log.endorsements import EndorsementFile, open_endorsement
+from odp.trust.log.entries import (
     HEAD_BYTES,
     CatalogueEntry,
     CharterEntry,
@@ -48,12 +52,8 @@ from odp.transparency.entries import (
     decode,
     type_of,
 )
-from odp.transparency.log_files import LogFiles
-from odp.transparency.proofs import packed
-from odp.transport.channel import parse_address
-from odp.transport.logs import Log, short
-from odp.transport.sweeping import DAY
-from odp.transport.tls import WARN_SECONDS, utc
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.proofs import packed
 from odp.v1 import attestation_pb2, common_pb2, log_pb2, population_pb2
 from server.catalogues import LoggedCatalogues
 from server.clients import Aggregator

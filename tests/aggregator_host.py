@@ -7,10 +7,10 @@ from typing import Any
 
 from in_process import InProcess
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import domains
 from odp.errors import StateError
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.restoring import restore

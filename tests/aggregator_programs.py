@@ -11,11 +11,11 @@ from callers import program_identity
 from hand_overs import NEW, Endorsers
 
 from odp.crypto import domains
-from odp.enclave.in_thread import InThread
-from odp.enclave.policy import EnclavePolicy
 from odp.signed.ledger import LedgerPart
 from odp.transport.channel import connect
 from odp.transport.logs import Log
+from odp.trust.enclave.in_thread import InThread
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, hand_over_pb2
 from trusted_aggregator import Config, start
 from trusted_aggregator.enclave import process as enclave_process

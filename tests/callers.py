@@ -9,10 +9,10 @@ import grpc
 
 from distributor.control import control_servicer
 from distributor.servicer import DistributorService, distributor_servicer
+from odp._system.files.state_folder import StateFolder
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.running import Running
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import TlsIdentity, development_identity
 from odp.v1 import distributor_pb2_grpc
 

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from odp import refusing
-from odp.local import reference_values
+from odp.operations.local import reference_values
 
 # A busy machine makes an example slow, and that is no failure.
 hypothesis.settings.register_profile("odp", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

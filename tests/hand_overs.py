@@ -11,15 +11,15 @@ from in_process import InProcess
 
 from odp.crypto import SigningKey
 from odp.crypto.note import Kind, NoteKey
-from odp.enclave.guest import Guest
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.log_policy import LogPolicy
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.upgrade_policy import UpgradePolicy
-from odp.transparency import Checkpoint, sign_checkpoint
-from odp.transparency.endorsements import endorse
-from odp.transparency.entries import EndorsementEntry, PolicyEntry, WithdrawalEntry
-from odp.transparency.merkle import leaf_hash, root_of
+from odp.trust.enclave.guest import Guest
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.log_policy import LogPolicy
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.upgrade_policy import UpgradePolicy
+from odp.trust.log import Checkpoint, sign_checkpoint
+from odp.trust.log.endorsements import endorse
+from odp.trust.log.entries import EndorsementEntry, PolicyEntry, WithdrawalEntry
+from odp.trust.log.merkle import leaf_hash, root_of
 from odp.v1 import attestation_pb2, hand_over_pb2
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.restoring import restore

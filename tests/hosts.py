@@ -12,7 +12,7 @@ from device_runtime.host.fleet import Fleet
 from device_runtime.host.fleet_options import FleetOptions, Timing
 from device_runtime.person.limits import Limits
 from device_runtime.store.schema import State
-from odp.transport.state_folder import StateFolder
+from odp._system.files.state_folder import StateFolder
 
 
 class Host:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from odp.enclave.calls import Caller
-from odp.enclave.channel import Encoded, Route
 from odp.errors import AttestationError, PrivacyError, Refusal, TransparencyError
+from odp.trust.enclave.calls import Caller
+from odp.trust.enclave.channel import Encoded, Route
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2, enrolment_pb2, hand_over_pb2, leaf_pb2, population_pb2
 from odp.v1.attestation_pb2 import GetEvidenceResponse
 from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest

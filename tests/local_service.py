@@ -21,6 +21,7 @@ import grpc
 import numpy as np
 
 import odp
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows
@@ -32,7 +33,6 @@ from odp.signed.task import open_task, sign_task, task_sha256
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import common_pb2, local_pb2, local_pb2_grpc
 from server.local.desk import Desk

@@ -13,7 +13,7 @@ from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.numerics.arrays import Int64Array
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.task import Task
+from odp.tasks.task import Task
 from odp.v1 import common_pb2
 
 SIZE = 5

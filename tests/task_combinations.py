@@ -8,9 +8,9 @@ import itertools
 import numpy as np
 
 import odp
-from odp.aggregation.table import DEFAULT, MODES, SECAGG
-from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
+from odp.protocol.aggregation.table import DEFAULT, MODES, SECAGG
 from odp.protocol.terms import ENCLAVE_POISSON, FULL, Cohort
+from odp.signed.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
 
 ITEMS = 12
 DEVICES = 4

@@ -33,10 +33,10 @@ LEFT = {
     "odp/privacy/mechanisms/local_means.py": (["asked", "asked"], "fields of odp.LaplaceMean and odp.GaussianMean"),
     "odp/privacy/mechanisms/randomized_response.py": (["asked", "kept"], "of odp.RandomizedResponse"),
     "odp/privacy/mechanisms/scalar.py": (["asked"] * 4, "fields of odp.ScalarDP and its like"),
-    "odp/reproductions/drawdiscard.py": (["found"], "a key of `odp reproduce drawdiscard --json`"),
+    "odp/research/reproductions/drawdiscard.py": (["found"], "a key of `odp reproduce drawdiscard --json`"),
     "odp/signed/charter.py": (["found"], "the verb: to found a population"),
-    "odp/simulation/retraining.py": (["known"], "a key of `odp retrain --json`"),
-    "odp/transparency/repair.py": (["own"], "a key of `odp audit repair --json`"),
+    "odp/research/simulation/retraining.py": (["known"], "a key of `odp retrain --json`"),
+    "odp/trust/log/repair.py": (["own"], "a key of `odp audit repair --json`"),
 }
 
 #: Bindings at most, of folders that are not renamed yet.

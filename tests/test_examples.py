@@ -25,14 +25,14 @@ import device_runtime
 import odp
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.client import Connection
 from odp.datasets.example_files import examples_of_name
 from odp.errors import ConfigurationError
-from odp.local.processes import Services
 from odp.models.examples import ExamplesTerms
+from odp.operations.local.processes import Services
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget
-from odp.simulation.engine import check_population
+from odp.research.simulation.engine import check_population
+from odp.services.connection import Connection
 from odp.transport.logs import Log
 
 ROOT = Path(__file__).resolve().parents[1]

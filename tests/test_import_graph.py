@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[1]
 SERVICES = ("device_runtime", "distributor", "server", "trusted_aggregator")
 PACKAGES = ("odp", *SERVICES, "benchmarks")
 #: Folders of odp that start services, and its front door, which names `Device` for type checkers.
-STARTERS = ("odp.cli", "odp.local", "odp.simulation")
+STARTERS = ("odp.cli", "odp.operations.local", "odp.research.simulation")
 #: What draws noise from a seed, or measures a model on all data.
-SIMULATED = ("odp.evaluation", "odp.simulation")
+SIMULATED = ("odp.evaluation", "odp.research.simulation")
 FRONT_DOOR = ("odp", "device_runtime.sdk")
 
 Graph = dict[str, set[str]]

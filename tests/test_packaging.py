@@ -19,7 +19,7 @@ import odp
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"odp_platform.py"}
-EXPERIMENTS = "odp/reproductions/"
+EXPERIMENTS = "odp/research/reproductions/"
 PACKAGES = {"odp", "device_runtime", "distributor", "server", "trusted_aggregator"}
 
 

@@ -11,15 +11,15 @@ import pytest
 import odp
 from device_runtime import Recommendation
 from device_runtime.sdk import Environment
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.seam import LocalRows
-from odp.client import Connection, TaskHandle
 from odp.crypto.signing import SigningKey
+from odp.protocol.wire.model import Slices
+from odp.services.connection import Connection, TaskHandle
 from odp.signed.task import sign_task
-from odp.task_states import in_one_line
-from odp.transport.state_folder import StateFolder
+from odp.tasks.states import in_one_line
 from odp.transport.tls import development_identity
 from odp.v1 import server_pb2
-from odp.wire.model import Slices
 
 TASK = odp.Task(
     name="films",

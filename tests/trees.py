@@ -10,9 +10,9 @@ from in_process import LeafInProcess
 from worlds import conftest_of
 
 from odp.crypto.leaves import leaf_of
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import Refusal
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, attestation_pb2, leaf_pb2
 from trusted_aggregator.enclave.leaf_core import LeafCore
 

@@ -22,18 +22,18 @@ from device_runtime.rows.retrieval import Retrievals, SealedRows
 from device_runtime.tasks.assignment import Work, open_model
 from distributor import enclave_process
 from distributor.helper_program import HelperConfig, helper_key, start_helper
-from odp.enclave.in_thread import InThread
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceUnavailable
+from odp.protocol.wire.encoding import Encoding, rounded
+from odp.protocol.wire.model import Slices
 from odp.signed.task import open_task, sign_task
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.running import Running
+from odp.trust.enclave.in_thread import InThread
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import broadcast_pb2, distributor_pb2_grpc, retrieval_pb2_grpc
-from odp.wire.encoding import Encoding, rounded
-from odp.wire.model import Slices
 
 SECONDS = 60.0
 IMAGE = "sha384:" + "0" * 96

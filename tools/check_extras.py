@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 _SECONDS = 1800.0
 
-#: What works with the extra. That errors without one name it is tested in tests/test_extras.py.
+#: What works with the extra. That errors without one name it is tested in tests/_system/test_extras.py.
 PROMISES = {
     "data": (
         "import odp, pathlib; pathlib.Path('a.csv').write_text('user,item\\n1,2\\n'); print(odp.load('a.csv').n_users)"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from odp.enclave.image.parts import Image
-from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, PLATFORM_ENTRY, measure
+from odp.trust.enclave.image.parts import Image
+from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, PLATFORM_ENTRY, measure
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "trusted-base.md"
 #: What follows it is written by this program.

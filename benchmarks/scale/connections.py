@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.harness import Figure, Limit, progress
+from odp._system.posix import resource
 from odp.errors import ConfigurationError, ServiceError
-from odp.local.processes import Child
-from odp.posix import resource
+from odp.operations.local.processes import Child
 from odp.v1 import aggregator_pb2, server_pb2
 
 _FULL, _QUICK = 10_000, 500

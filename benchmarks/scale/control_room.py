@@ -45,7 +45,7 @@ class _Source:
     def __init__(self) -> None:
         from odp.crypto.signing import SigningKey
         from odp.signed.task import sign_task
-        from odp.task_file import parse_task
+        from odp.tasks.file import parse_task
         from odp.v1 import common_pb2, server_pb2
 
         key, self._begin = SigningKey.generate(), time.monotonic()

@@ -15,7 +15,7 @@ import odp
 from benchmarks.harness import Figure, Limit, progress
 from benchmarks.temporary_postgresql import PostgresqlServer
 from odp.errors import ConfigurationError
-from odp.local.processes import ODP, Child
+from odp.operations.local.processes import ODP, Child
 from odp.v1 import server_pb2, server_pb2_grpc
 
 _CONNECTIONS, _CALLS = 16, 4

@@ -9,9 +9,9 @@ from typing import Any
 
 import odp
 from benchmarks.harness import Figure, Limit, progress
-from odp.extras import is_installed
-from odp.simulation.engines.ray_cluster import RayEngine
-from odp.simulation.engines.seam import Engine
+from odp._system.extras import is_installed
+from odp.research.simulation.engines.ray_cluster import RayEngine
+from odp.research.simulation.engines.seam import Engine
 
 _ML_20M = {"n_users": 138_493, "n_items": 26_744, "ratings_per_user": 144}
 _TIMES = 2
@@ -81,7 +81,7 @@ def _on(workers: int, measured: Callable[..., None], warming: Callable[..., None
 
 
 class TimedEngine:
-    """Implements ``odp.simulation.engines.seam.Engine``: ``engine``, and the seconds that its sums took."""
+    """Implements ``odp.research.simulation.engines.seam.Engine``: ``engine``, and the seconds that its sums took."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

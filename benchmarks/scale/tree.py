@@ -14,7 +14,7 @@ from benchmarks.aggregator import OneAggregator, processor_seconds, program, req
 from benchmarks.contributors import Contributors
 from benchmarks.harness import Figure, Limit, progress
 from odp.crypto import SigningKey
-from odp.local.processes import Child
+from odp.operations.local.processes import Child
 
 _LEAVES = 2
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
+from odp._system.files.private_files import make_private
 from odp.errors import DiskFull, StateError
-from odp.transport.private_files import make_private
 
 #: A clock that is set by so little is no jump: networks correct clocks all the time.
 JUMP_SECONDS = 60.0

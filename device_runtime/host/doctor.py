@@ -12,8 +12,8 @@ from pathlib import Path
 from device_runtime.isolated import IsolatedHost, ServiceCode
 from device_runtime.person.sensors import Sensors, Unreadable
 from device_runtime.store.keys import CIPHER, at_rest
+from odp._system.extras import advice, is_installed
 from odp.errors import StateError
-from odp.extras import advice, is_installed
 from odp.isolated.walls import PROMISES, RESTRICTIONS, broken_promises
 
 _PROBE = "from odp.isolated import IsolatedService\n\n\nclass Probe(IsolatedService):\n    pass\n"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from odp.algorithms.registry import algorithm_for
-from odp.catalogues.catalogue import Catalogue
 from odp.datasets.catalogue import catalogue_keys, has_keys
 from odp.datasets.ratings import Ratings
 from odp.errors import PrivacyError
+from odp.protocol.catalogues.catalogue import Catalogue
 from odp.transport.logs import Log
 from odp.v1 import common_pb2
 

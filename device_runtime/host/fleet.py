@@ -37,6 +37,7 @@ from device_runtime.store.schema import State
 from device_runtime.store.store import Store, store_path
 from device_runtime.tasks.assignment import AssignmentReader, Work
 from device_runtime.tasks.local_assignment import LocalAssignmentReader, LocalWork
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.cohorts import goal_of
 from odp.errors import (
     AttestationError,
@@ -55,7 +56,6 @@ from odp.errors import (
 )
 from odp.refusing import refusing
 from odp.transport.logs import Log, short
-from odp.transport.state_folder import StateFolder
 from odp.v1 import server_pb2
 
 #: Certificates, evidence or logs that are refused so often are no accident: they are not what the person pinned.

@@ -12,8 +12,8 @@ from device_runtime.inference.offline import Available, newest_model
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.services import Services
 from device_runtime.rows.table_cache import TableCache
-from odp.enclave.reference_values import ReferenceValues
-from odp.services_folder import ServicesFolder
+from odp.services.folder import ServicesFolder
+from odp.trust.enclave.reference_values import ReferenceValues
 
 #: Of a state folder: the offers of models that were fetched completely.
 MODELS = "models"

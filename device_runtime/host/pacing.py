@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from device_runtime.host.check_in_plan import CheckInPlan
 from odp.crypto.log_reasons import LogReason
-from odp.enclave.evidence import Reason
 from odp.errors import AttestationError, CertificateError, OdpError, TransparencyError
 from odp.transport.backoff import pause_after
 from odp.transport.logs import Log
+from odp.trust.enclave.evidence import Reason
 from odp.v1 import server_pb2
 
 _LONGEST_RETRY_SECONDS = 3600.0

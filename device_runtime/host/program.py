@@ -40,19 +40,19 @@ from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import FILE as CHARTERS_FILE
 from device_runtime.tasks.charters import CharterMemory
 from odp import _validate
+from odp._system.files.state_folder import StateFolder, keep_out_of_git
 from odp.crypto.roster import read_roster
 from odp.datasets.ratings import Ratings
-from odp.enclave.pinned_values import PinnedAddressesOf, PinnedValues
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, OdpError
 from odp.models.example_columns import ExampleColumns
-from odp.transparency.client import LogMemory
-from odp.transparency.proofs import LogGuard
 from odp.transport.backpressure import Patience
 from odp.transport.channel import parse_addresses
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder, keep_out_of_git
 from odp.transport.stopping import stop_event
+from odp.trust.enclave.pinned_values import PinnedAddressesOf, PinnedValues
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.client import LogMemory
+from odp.trust.log.proofs import LogGuard
 
 ROLE = "devices"
 #: What this host's devices saw of the transparency log.

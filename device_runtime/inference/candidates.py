@@ -35,15 +35,15 @@ from device_runtime.tasks.charters import CharterMemory
 from odp import _validate
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
-from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, ServiceError, StaleModel
 from odp.models.intervals import check_level
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.public_tables.candidates import STAMP, opened_buckets, stamp_of, table_names
-from odp.transparency.proofs import LogGuard
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.protocol.wire.model import Slices
+from odp.protocol.wire.tables import keyed_entry, table_from_bytes
+from odp.signed.tables.candidates import STAMP, opened_buckets, stamp_of, table_names
+from odp.trust.log.proofs import LogGuard
 from odp.v1 import server_pb2
-from odp.wire.model import Slices
-from odp.wire.tables import keyed_entry, table_from_bytes
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from device_runtime.round.examples import examples
 from device_runtime.store.keyed_ratings import ratings_left_out
 from device_runtime.store.store import Store
 from odp.algorithms.capabilities import IntervalClient
-from odp.catalogues.named import named_in
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array
+from odp.protocol.catalogues.named import named_in
 from odp.serving.index_file import open_index
 from odp.serving.ranking import IndexedModel
 

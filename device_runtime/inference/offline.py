@@ -24,13 +24,13 @@ from device_runtime.tasks.assignment import open_model
 from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import CharterMemory
 from odp import _validate
+from odp._system.files.private_files import make_folders
+from odp._system.files.state_folder import write_atomically
 from odp.crypto.signing import SignatureError
 from odp.errors import CertificateError, ConfigurationError, ServiceUnavailable, StaleModel, TransparencyError
-from odp.transparency.proofs import LogGuard
-from odp.transport.private_files import make_folders
-from odp.transport.state_folder import write_atomically
+from odp.protocol.wire.tables import broadcast_from
+from odp.trust.log.proofs import LogGuard
 from odp.v1 import server_pb2
-from odp.wire.tables import broadcast_from
 
 _LARGEST_OFFER = 2**20
 

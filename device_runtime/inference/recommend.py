@@ -27,15 +27,15 @@ from odp import _validate
 from odp.algorithms.capabilities import IntervalClient, PriorClient, RecommenderClient
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
-from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.models.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.models.side_prior import SidePrior
 from odp.numerics.arrays import Float64Array, Int64Array
-from odp.transparency.proofs import LogGuard
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.protocol.wire.model import ModelVersion, Slices
+from odp.protocol.wire.tables import broadcast_from
+from odp.trust.log.proofs import LogGuard
 from odp.v1 import server_pb2
-from odp.wire.model import ModelVersion, Slices
-from odp.wire.tables import broadcast_from
 
 
 @dataclass(frozen=True)

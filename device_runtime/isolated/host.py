@@ -24,11 +24,11 @@ from device_runtime.isolated.process import CallProcess, not_enforced, until
 from device_runtime.isolated.reads import Reader
 from device_runtime.isolated.replies import Reply, Unacceptable, reply_of
 from device_runtime.isolated.stores import ServiceStore
+from odp._system.sandbox.frames import frame, receive_frame
 from odp.errors import ConfigurationError, DataError, StateError
 from odp.isolated import Columns, Declined, Example, Handler
 from odp.isolated.walls import PROMISES
 from odp.isolated.worker import LARGEST_INPUT
-from odp.sandbox.frames import frame, receive_frame
 
 # They have a template of their own: what they can find out of the calls before theirs is nothing private either.
 _SEE_NOTHING_PRIVATE = frozenset({Handler.ON_REQUEST, Handler.ON_DOWNLOAD})

@@ -21,9 +21,9 @@ from pathlib import Path
 import odp.isolated.template as template_module
 from device_runtime.isolated.code import ServiceCode
 from device_runtime.isolated.limits import CallLimits
+from odp._system.sandbox.frames import Remaining, receive_frame, send_frame
 from odp.errors import ConfigurationError, StateError
 from odp.isolated.walls import RESTRICTIONS, broken_promises
-from odp.sandbox.frames import Remaining, receive_frame, send_frame
 
 #: Time limits of the template for its imports and for its answers, in seconds.
 START_SECONDS = 60.0

@@ -11,10 +11,10 @@ from device_runtime.isolated.failures import Reason
 from device_runtime.isolated.limits import CallLimits
 from device_runtime.isolated.replies import Unacceptable
 from device_runtime.isolated.stores import ServiceStore
+from odp._system.sandbox.frames import frame
 from odp.errors import ConfigurationError
 from odp.isolated import RIGHTS, DataKind, Handler
 from odp.isolated.worker import LARGEST_INPUT
-from odp.sandbox.frames import frame
 
 _MOST_ROWS = 100_000
 _LONGEST = 512

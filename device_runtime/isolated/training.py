@@ -25,8 +25,8 @@ from device_runtime.isolated.limits import CallLimits
 from device_runtime.isolated.stores import MemoryStore
 from device_runtime.round.door import seconds_left
 from odp import _validate
+from odp._system.extras import require
 from odp.errors import ConfigurationError, StateError
-from odp.extras import require
 from odp.isolated import Columns, Handler
 from odp.models.litert import service
 from odp.models.litert.program import Array, Program

@@ -1,7 +1,7 @@
 """Which half of a mode a device plays: the one place of the device where a mode's number becomes code.
 
-Where devices take part in sessions (``odp.aggregation.mode.Mode.in_session``), ``device_runtime.round.secagg_sessions``
-seats them, and nothing is split.
+Where devices take part in sessions (``odp.protocol.aggregation.mode.Mode.in_session``),
+``device_runtime.round.secagg_sessions`` seats them, and nothing is split.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import AddressRefused, ServiceUnavailable
 from odp.transport.channel import parse_addresses
+from odp.trust.enclave.reference_values import ReferenceValues
 
 SERVER = "server"
 #: A resolver that answers later than this is down.

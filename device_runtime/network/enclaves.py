@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from device_runtime.network.services import Services
-from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import AttestationError
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enclave.verifier import VerifiedEnclave, verify_evidence
 
 _NONCE_BYTES = 32
 

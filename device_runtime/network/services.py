@@ -20,9 +20,9 @@ import grpc
 
 from device_runtime.network.addresses import SERVER, PinnedAddresses
 from device_runtime.network.peers import Peer, Peers
-from odp.catalogues.exchange import steps_of
 from odp.errors import Busy, EnrolmentError, ServiceError, StaleModel
-from odp.transparency.proofs import unpacked
+from odp.protocol.catalogues.exchange import steps_of
+from odp.protocol.wire.tables import entry_bytes
 from odp.transport.backpressure import Patience
 from odp.transport.channel import (
     CHUNK_BYTES,
@@ -33,6 +33,7 @@ from odp.transport.channel import (
     read_stream,
     translated,
 )
+from odp.trust.log.proofs import unpacked
 from odp.v1 import (
     aggregator_pb2,
     attestation_pb2,
@@ -46,7 +47,6 @@ from odp.v1 import (
     server_pb2,
     table_pb2,
 )
-from odp.wire.tables import entry_bytes
 
 
 @dataclass

@@ -25,7 +25,7 @@ from typing import Any
 
 from device_runtime.person.sensors import Sensors, Unreadable
 from odp import _validate
-from odp._settings_file import load_settings
+from odp._system.files.settings_file import load_settings
 from odp.errors import ConfigurationError, NotNow
 
 _MEGABYTE = 10**6

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from odp.extras import advice
+from odp._system.extras import advice
 
 
 class Unreadable(Exception):

@@ -19,13 +19,13 @@ from device_runtime.network.services import Services, Traffic
 from device_runtime.tasks.assignment import Work
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
-from odp.enrolment.attesters.emulated import EmulatedVendor
-from odp.enrolment.attesters.roster import RosterAttester
-from odp.enrolment.attesters.seam import Attester
-from odp.enrolment.token_key import TokenKey, open_token_key
-from odp.enrolment.tokens import TokenRequest
 from odp.errors import EnrolmentError
 from odp.signed.charter import Charter
+from odp.trust.enrolment.attesters.emulated import EmulatedVendor
+from odp.trust.enrolment.attesters.roster import RosterAttester
+from odp.trust.enrolment.attesters.seam import Attester
+from odp.trust.enrolment.token_key import TokenKey, open_token_key
+from odp.trust.enrolment.tokens import TokenRequest
 from odp.v1 import enrolment_pb2
 
 #: What a round without an issuer asks for.

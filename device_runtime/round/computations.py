@@ -13,12 +13,12 @@ from device_runtime.store.store import Store
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Client, LocalData, LocalRows
-from odp.catalogues.catalogue import Catalogue
 from odp.errors import StateError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.mechanisms.random_source import RandomSource
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 #: Of a device that asks for no rows.
 NO_KEYS: Int64Array = np.zeros(0, dtype=np.int64)

@@ -25,8 +25,8 @@ from device_runtime.round.door import PROCESS_BYTES, Window
 from device_runtime.store.keys import StoreKey
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Int64Array
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 _START_SECONDS, _CONTROL_SECONDS = 60.0, 10.0
 # Tasks whose processes are kept ready.

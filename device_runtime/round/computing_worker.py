@@ -134,8 +134,8 @@ def _whole(channel: socket.socket) -> bytes:
 def _compute(descriptor: int, prepared: Any, *, memory_bytes: int, seconds: int) -> None:
     """One contribution, in a process of its own."""
     try:
-        from odp.posix import resource
-        from odp.sandbox import kernel
+        from odp._system.posix import resource
+        from odp._system.sandbox import kernel
 
         kernel.end_with_parent()
         kernel.close_all_but({descriptor})

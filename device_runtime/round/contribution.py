@@ -27,8 +27,8 @@ from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.computing_terms import ComputingTerms
 from odp.errors import ConfigurationError, ServiceError
 from odp.numerics.arrays import Int64Array
+from odp.protocol.wire.model import Slices
 from odp.refusing import refusing
-from odp.wire.model import Slices
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from device_runtime.store.keyed_ratings import numbered_ratings, ratings_by_id
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import EVENTS, MOST_RATINGS, LocalData, LocalRows, LocalTable
-from odp.catalogues.catalogue import NumberedKeys
 from odp.crypto import domains
 from odp.identity import LabelledItems
 from odp.models.events_query import EventsTerms, Filter
 from odp.numerics.arrays import Float64Array, Int64Array
+from odp.protocol.catalogues.catalogue import NumberedKeys
 from odp.v1 import common_pb2
 
 _SCALARS = "('integer', 'real', 'text', 'true', 'false')"

@@ -20,8 +20,8 @@ from device_runtime.person.local_reports import require_report_allowed
 from device_runtime.person.sensors import MachineSensors, Sensors
 from device_runtime.person.turns import require_due
 from device_runtime.store.store import Store
+from odp._system.files.private_files import read_private
 from odp.errors import OdpError, StateError
-from odp.transport.private_files import read_private
 
 #: A host writes down what holds for its devices, so that others can explain what they do.
 FILE = "gate.json"

@@ -65,13 +65,13 @@ from odp.crypto import domains, hpke, segments
 from odp.crypto.leaves import leaf_of
 from odp.crypto.refusals import KEY_BYTES, refusal_holds
 from odp.crypto.roster import hash_of
-from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import AttestationError, PrivacyError, Refusal, ServiceError
 from odp.models.litert.trainer import ProgramTrainer
 from odp.numerics.arrays import Int64Array
-from odp.transparency.proofs import LogGuard
+from odp.protocol.wire.model import Slices
+from odp.trust.enclave.verifier import VerifiedEnclave
+from odp.trust.log.proofs import LogGuard
 from odp.v1 import aggregator_pb2, secagg_terms_pb2
-from odp.wire.model import Slices
 
 #: To a contribution.
 Answer = aggregator_pb2.SubmitResponse | aggregator_pb2.SubmitStreamResponse

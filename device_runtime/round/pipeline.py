@@ -34,7 +34,7 @@ from device_runtime.tasks.local_assignment import LocalWork
 from odp.errors import PrivacyError
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.signed.charter import Charter
-from odp.transparency.proofs import LoggedEndorsement, LogGuard
+from odp.trust.log.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import common_pb2, log_pb2
 
 #: Endorsements that an assignment's proofs showed to be in the log.

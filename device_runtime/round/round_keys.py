@@ -10,9 +10,9 @@ from __future__ import annotations
 from odp.crypto import domains
 from odp.crypto.public_keys import require_x25519
 from odp.crypto.signing import SignatureError, verify
-from odp.enclave.evidence import Reason
-from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import AttestationError, ConfigurationError
+from odp.trust.enclave.evidence import Reason
+from odp.trust.enclave.verifier import VerifiedEnclave
 from odp.v1 import common_pb2
 
 

@@ -28,17 +28,17 @@ from device_runtime.round.round_keys import require_round_key
 from device_runtime.store.schema import Participation
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.charters import charter_of, require_in_force
-from odp.enclave.log_policy import LogPolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.verifier import VerifiedEnclave, verify_evidence
+from odp._system.files.private_files import make_folders
+from odp._system.files.state_folder import state_errors, write_atomically
 from odp.errors import OdpError, StateError
 from odp.signed.charter import Charter
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
-from odp.transparency.checkpoint import check_age, verify_checkpoint
-from odp.transparency.entries import CharterEntry, ManifestEntry, TaskEntry
-from odp.transparency.proofs import endorsements_in
-from odp.transport.private_files import make_folders
-from odp.transport.state_folder import state_errors, write_atomically
+from odp.trust.enclave.log_policy import LogPolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enclave.verifier import VerifiedEnclave, verify_evidence
+from odp.trust.log.checkpoint import check_age, verify_checkpoint
+from odp.trust.log.entries import CharterEntry, ManifestEntry, TaskEntry
+from odp.trust.log.proofs import endorsements_in
 from odp.v1 import common_pb2, log_pb2, population_pb2
 
 FOLDER = "records"

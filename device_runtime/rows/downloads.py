@@ -13,10 +13,10 @@ import numpy as np
 from device_runtime.network.services import Services, Traffic
 from device_runtime.rows.table_cache import TableCache
 from odp.errors import ServiceError
+from odp.protocol.wire.blocks import BLOCK_BYTES, HASH_BYTES, block_count, block_hashes, changed_blocks
+from odp.protocol.wire.tables import entry_bytes
 from odp.transport.channel import CHUNK_BYTES
 from odp.v1 import common_pb2, distributor_pb2
-from odp.wire.blocks import BLOCK_BYTES, HASH_BYTES, block_count, block_hashes, changed_blocks
-from odp.wire.tables import entry_bytes
 
 #: A list of fewer blocks is not worth asking for.
 _FEWEST_BLOCKS = 2

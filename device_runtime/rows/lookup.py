@@ -20,10 +20,10 @@ from device_runtime.rows.sealed_select import Asked, select_sealed
 from odp import _validate
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.public_tables.table import OpenedTable, open_version
+from odp.protocol.wire.model import Slices
+from odp.signed.tables.table import OpenedTable, open_version
 from odp.transport.channel import parse_address
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from device_runtime.rows.table_cache import TableCache
 from device_runtime.rows.two_parties import TwoParties
 from device_runtime.rows.whole_model import WholeModel
 from device_runtime.tasks.assignment import Model, Work
-from odp.broadcast.terms import ALL, ENCLAVE, PIR, method_of
 from odp.numerics.arrays import Int64Array
+from odp.protocol.wire.model import Slices
 from odp.refusing import refusing
-from odp.wire.model import Slices
+from odp.signed.broadcast.terms import ALL, ENCLAVE, PIR, method_of
 
 
 class Retrieval(Protocol):

@@ -19,9 +19,9 @@ from device_runtime.network.services import Services, Traffic
 from odp.crypto import domains, hpke
 from odp.errors import ConfigurationError, ServiceError
 from odp.numerics.arrays import Int64Array
+from odp.protocol.wire.model import Slices
+from odp.protocol.wire.tables import entry_row_bytes, keyed_entry, padded_keys, slices_from
 from odp.v1 import common_pb2, distributor_pb2
-from odp.wire.model import Slices
-from odp.wire.tables import entry_row_bytes, keyed_entry, padded_keys, slices_from
 
 _REPLY_KEY_BYTES = 32
 _REPLY_NONCE = bytes(12)

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from odp import _validate
-from odp.transport.private_files import make_folders, open_private
-from odp.transport.state_folder import write_atomically
+from odp._system.files.private_files import make_folders, open_private
+from odp._system.files.state_folder import write_atomically
 
 #: Default maximum size of all tables together.
 MOST_BYTES = 256 * 2**20

@@ -19,10 +19,10 @@ from odp.crypto.pir import two_server
 from odp.crypto.pir.shape import Shape
 from odp.errors import AttestationError, ConfigurationError, ServiceError
 from odp.numerics.arrays import Int64Array
+from odp.protocol.wire.model import Slices
+from odp.protocol.wire.tables import entry_row_bytes, keyed_entry, slices_from
 from odp.refusing import refusing
 from odp.v1 import common_pb2, distributor_pb2, retrieval_pb2
-from odp.wire.model import Slices
-from odp.wire.tables import entry_row_bytes, keyed_entry, slices_from
 
 # A round that is open, and those of late devices.
 _MOST_SHAPES = 8

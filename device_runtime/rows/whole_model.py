@@ -13,9 +13,9 @@ from device_runtime.rows.table_cache import TableCache
 from device_runtime.tasks.assignment import Work
 from odp.errors import ConfigurationError, ServiceError
 from odp.numerics.arrays import Int64Array
+from odp.protocol.wire.model import ModelVersion, Slices
+from odp.protocol.wire.tables import broadcast_from
 from odp.refusing import refusing
-from odp.wire.model import ModelVersion, Slices
-from odp.wire.tables import broadcast_from
 
 # A round that is open, and the one before it for devices that are late.
 _MOST_HELD = 2

@@ -15,8 +15,8 @@ from typing import Any, Self
 from sqlcipher3 import dbapi2 as sqlcipher
 
 from device_runtime.store.keys import StoreKey
+from odp._system.files.durability import Health, disk_failed
 from odp.errors import DataError, DiskFull, StateError, StoreDamaged
-from odp.transport.durability import Health, disk_failed
 
 #: What a constraint of a table refuses.
 IntegrityError = sqlcipher.IntegrityError

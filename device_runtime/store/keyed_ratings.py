@@ -17,10 +17,10 @@ from device_runtime.store.store import Store
 from odp import _validate
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows
-from odp.catalogues.catalogue import Catalogue, NumberedKeys
-from odp.catalogues.step import check_keys
 from odp.errors import ConfigurationError
 from odp.identity import LabelledItems, integer_of
+from odp.protocol.catalogues.catalogue import Catalogue, NumberedKeys
+from odp.protocol.catalogues.step import check_keys
 from odp.v1 import common_pb2
 
 #: Keys among which the nearest one is looked for.

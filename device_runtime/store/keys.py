@@ -28,11 +28,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from device_runtime.store.locking import folder_lock
+from odp._system.extras import advice as missing
+from odp._system.extras import is_installed
+from odp._system.files.private_files import make_folders, read_private
+from odp._system.files.state_folder import state_errors, write_atomically
 from odp.errors import StateError
-from odp.extras import advice as missing
-from odp.extras import is_installed
-from odp.transport.private_files import make_folders, read_private
-from odp.transport.state_folder import state_errors, write_atomically
 
 VARIABLE = "ODP_DEVICE_KEY_FILE"
 DESCRIPTOR = "store-key.json"

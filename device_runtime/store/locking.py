@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from odp.posix import fcntl
-from odp.transport.state_folder import state_errors
+from odp._system.files.state_folder import state_errors
+from odp._system.posix import fcntl
 
 
 @contextlib.contextmanager

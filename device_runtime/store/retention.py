@@ -18,9 +18,9 @@ from typing import Any
 from device_runtime.store.database import Database, errors
 from device_runtime.store.reports import erase_reports
 from odp import _validate
-from odp._settings_file import load_settings
+from odp._system.files.private_files import read_private
+from odp._system.files.settings_file import load_settings
 from odp.errors import ConfigurationError, StateError
-from odp.transport.private_files import read_private
 
 #: A host writes down how long it keeps rows, so that others can show it.
 FILE = "retention.json"

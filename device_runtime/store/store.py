@@ -48,10 +48,10 @@ from device_runtime.store.schema import (
     State,
     participation_of,
 )
+from odp._system.files.private_files import make_folders, make_private
 from odp.algorithms.seam import LocalRows
 from odp.errors import OdpError, Refusal, StateError
 from odp.models.examples import TABLE
-from odp.transport.private_files import make_folders, make_private
 from odp.v1 import common_pb2
 
 _SHARDS = 256

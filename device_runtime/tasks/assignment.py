@@ -19,7 +19,6 @@ from device_runtime.modes.table import half_of
 from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.charters import charter_of
 from device_runtime.tasks.computing_terms import ComputingTerms
-from odp.aggregation.table import mode_of
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Client, ProgramClient, Query
 from odp.crypto.leaves import MOST_LEAVES
@@ -28,6 +27,7 @@ from odp.crypto.void_openings import MOST_VOIDED
 from odp.errors import ConfigurationError
 from odp.models.litert.trainer import ProgramTrainer
 from odp.models.trained import has_program
+from odp.protocol.aggregation.table import mode_of
 from odp.refusing import refusing
 from odp.signed.charter import Charter
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256

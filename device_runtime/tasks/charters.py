@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from odp.enclave.evidence import Reason
-from odp.enclave.verifier import VerifiedEnclave
+from odp._system.files.state_folder import state_errors, write_atomically
 from odp.errors import AttestationError, PrivacyError, StateError
 from odp.signed.charter import Charter, open_charter
-from odp.transport.state_folder import state_errors, write_atomically
+from odp.trust.enclave.evidence import Reason
+from odp.trust.enclave.verifier import VerifiedEnclave
 from odp.v1 import common_pb2, population_pb2
 
 FILE = "populations.json"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 
-from odp.transport.state_folder import state_errors, write_atomically
+from odp._system.files.state_folder import state_errors, write_atomically
 
 #: In the state folder, while the view is open.
 FILE = "view.html"

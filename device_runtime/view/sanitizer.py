@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 
+from odp._system.extras import require
 from odp.errors import DataError
-from odp.extras import require
 
 #: Rendered pages beyond this many characters are refused.
 MOST_CHARACTERS = 2**20

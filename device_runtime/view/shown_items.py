@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from odp.catalogues.catalogue import Catalogue
 from odp.datasets.item_titles import ItemTitles, NamedItems
 from odp.numerics.arrays import Float64Array
+from odp.protocol.catalogues.catalogue import Catalogue
 from odp.v1 import common_pb2
 
 

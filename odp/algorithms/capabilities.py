@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkab
 from odp.algorithms.seam import Algorithm, Client, LocalData, NoisyTensors, Population, Server
 from odp.models.intervals import Intervals
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
-from odp.wire.model import ModelVersion, Slices
+from odp.protocol.wire.model import ModelVersion, Slices
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,15 +16,15 @@ from odp.algorithms.registry import TABLE, part_of, training_of
 from odp.datasets.ratings import Ratings, Split
 from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float64Array
+from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from odp.algorithms.choices import TrainingTask
-    from odp.catalogues.catalogue import Catalogue
     from odp.datasets.time_cut import TimeCut
+    from odp.protocol.catalogues.catalogue import Catalogue
 
 Metrics = Mapping[str, Any]
 """An algorithm's own metrics by name: a float each, NaN where there is nothing to test on, or a ``Ranking``."""

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from odp.aggregation.table import mode_of
 from odp.algorithms.cohorts import draw_of, draws_of
 from odp.algorithms.declared import (
     DeclaredRelease,
@@ -34,6 +33,7 @@ from odp.privacy.events import (
 from odp.privacy.ledger_events import CoveredRelease, LedgerEvent, charged
 from odp.privacy.local_events import ShuffledReports
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
+from odp.protocol.aggregation.table import mode_of
 from odp.v1 import common_pb2
 
 #: Up to here a release travels, is sealed and is logged as one message of at most 32 MiB, with room for all that is not

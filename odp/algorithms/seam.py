@@ -30,9 +30,9 @@ from google.protobuf.message import Message
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.protocol.wire.encoding import Encoding
+from odp.protocol.wire.model import ModelVersion, Slices
 from odp.v1 import common_pb2
-from odp.wire.encoding import Encoding
-from odp.wire.model import ModelVersion, Slices
 
 if TYPE_CHECKING:
     from odp.algorithms.declared import DeclaredRelease

@@ -54,8 +54,8 @@ def show_results(
 def simulate_task(task: Question, ratings: Ratings, *, seed: int, noise: bool, output: Path | None, json: bool) -> None:
     """Simulates ``task`` on a data set, beside the exact answers."""
     from odp.algorithms.registry import training_of
-    from odp.simulation.answers import simulate_answers
-    from odp.simulation.inputs import SIMULATION
+    from odp.research.simulation.answers import simulate_answers
+    from odp.research.simulation.inputs import SIMULATION
 
     finished = simulate_answers(task, ratings, seed=seed, noise=noise)
     picture = None

@@ -11,7 +11,7 @@ import typer
 from odp.cli.console import print_json, results_console
 
 if TYPE_CHECKING:
-    from odp.transparency.audit import AuditReport
+    from odp.trust.log.audit import AuditReport
 
 app = typer.Typer(help="Verify a transparency log, or repair it.", no_args_is_help=True)
 
@@ -34,11 +34,11 @@ def verify(
     Exits with code 1 at the first fault, and names its record. Use reference values of your own: those of the log's
     operator prove only that the log agrees with itself.
     """
-    from odp.enclave.reference_values import ReferenceValues
     from odp.errors import ConfigurationError
-    from odp.transparency.audit import audit
-    from odp.transparency.sources import AuditFailure, LogFolder, LogServer
     from odp.transport.channel import connect
+    from odp.trust.enclave.reference_values import ReferenceValues
+    from odp.trust.log.audit import audit
+    from odp.trust.log.sources import AuditFailure, LogFolder, LogServer
 
     if log is not None and address is not None:
         raise ConfigurationError("Expected --log or --address, got both")
@@ -89,9 +89,9 @@ def repair(
     """
     from odp.cli.console import print_text
     from odp.errors import ConfigurationError
-    from odp.local.log_setup import LOG_KEY
-    from odp.transparency import repair as repairing
-    from odp.transparency.key_file import note_key
+    from odp.operations.local.log_setup import LOG_KEY
+    from odp.trust.log import repair as repairing
+    from odp.trust.log.key_file import note_key
 
     folder = log if log is not None else services / "server" / "log"
     log_folder_key, of_services = folder.parent / "log.key", services / LOG_KEY

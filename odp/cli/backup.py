@@ -19,7 +19,7 @@ def backup(
 
     The file does not contain the emulated chip.
     """
-    from odp.transport.backup import back_up
+    from odp._system.files.backup import back_up
 
     made = back_up(state, output)
     if json:
@@ -41,7 +41,7 @@ def restore(
     An aggregator's enclave refuses a backup that is older than its chip's counters, and one of another chip: no backup
     contains a chip.
     """
-    from odp.transport.backup import restore as put_back
+    from odp._system.files.backup import restore as put_back
 
     made = put_back(archive, state, replace=replace)
     if json:

@@ -12,7 +12,7 @@ from odp.cli.console import print_json, results_console
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from odp.task import Task
+    from odp.tasks.task import Task
 
 
 def show_plan(
@@ -22,10 +22,10 @@ def show_plan(
     """Print what each way to get rows to devices costs, which one the task uses, and why."""
     from rich.table import Table
 
-    from odp.broadcast.planner import plan, reasons
-    from odp.broadcast.terms import AUTO, method_of
-    from odp.task import Task
-    from odp.task_file import load_task
+    from odp.signed.broadcast.planner import plan, reasons
+    from odp.signed.broadcast.terms import AUTO, method_of
+    from odp.tasks.file import load_task
+    from odp.tasks.task import Task
 
     task = load_task(file)
     if not isinstance(task, Task):
@@ -73,7 +73,7 @@ def broadcast_line(task: Task, traffic: Mapping[int, Mapping[str, Any]], whole: 
     ``traffic`` is what a device host counted, by round (``device_runtime.host.counts``): everything that devices
     received, the server's answers as well.
     """
-    from odp.broadcast.terms import ALL, method_of
+    from odp.signed.broadcast.terms import ALL, method_of
 
     method = method_of(task.definition())
     down = [entry["bytes_down"] / entry["devices_in"] for entry in traffic.values() if entry["devices_in"]]

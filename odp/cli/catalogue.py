@@ -11,7 +11,7 @@ from odp.cli.console import print_json, print_text
 from odp.cli.text_lines import lines_of
 
 if TYPE_CHECKING:
-    from odp.catalogues.catalogue import Catalogue
+    from odp.protocol.catalogues.catalogue import Catalogue
 
 app = typer.Typer(help="Make, change and publish the catalogue of a population's items.", no_args_is_help=True)
 
@@ -29,8 +29,8 @@ def make(
     json: Json = False,
 ) -> None:
     """Write version 1 of a new catalogue."""
-    from odp.catalogues.catalogue import Catalogue
     from odp.errors import ConfigurationError
+    from odp.protocol.catalogues.catalogue import Catalogue
 
     if file.exists():
         raise ConfigurationError(f"{file} exists: `odp catalogue change {file}` adds a version to it")
@@ -54,8 +54,8 @@ def change(
     json: Json = False,
 ) -> None:
     """Add the next version to a catalogue: items that come, items that go, versions that were wrong."""
-    from odp.catalogues.catalogue import Catalogue
     from odp.errors import ConfigurationError
+    from odp.protocol.catalogues.catalogue import Catalogue
 
     catalogue = Catalogue.load(file)
     if items is not None and (add or retire):
@@ -76,7 +76,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Verify the chain of versions of a catalogue, and show one of them."""
-    from odp.catalogues.catalogue import Catalogue
+    from odp.protocol.catalogues.catalogue import Catalogue
 
     whole = Catalogue.load(file)
     shown = whole if version is None else whole.at(version)
@@ -91,8 +91,8 @@ def publish(
     file: File, server: Server = "127.0.0.1:7200", state: State = Path("odp-state"), json: Json = False
 ) -> None:
     """Publish the versions that the server lacks: it signs them, and they are in its log for everyone to see."""
-    from odp.catalogues.catalogue import Catalogue
-    from odp.client import connect
+    from odp.protocol.catalogues.catalogue import Catalogue
+    from odp.services.connection import connect
 
     catalogue = Catalogue.load(file)
     with connect(server, state=state) as connection:
@@ -114,7 +114,7 @@ def item_keys(path: Path) -> list[str]:
 
 
 def _say(catalogue: Catalogue, *, json: bool, withdrawn: frozenset[int] | None = None, keys: bool = False) -> None:
-    from odp.catalogues.step import Step
+    from odp.protocol.catalogues.step import Step
 
     step = Step.decode(catalogue.steps[-1])
     gone = sorted(catalogue.withdrawn if withdrawn is None else withdrawn)

@@ -61,9 +61,9 @@ def compare(
     from odp.datasets.splitting import time_split
     from odp.datasets.time_cut import TimeCut
     from odp.errors import ConfigurationError
-    from odp.simulation.comparing import TUNED, chosen_rows, comparison_rows, draw_comparison
-    from odp.simulation.comparing import compare as run
-    from odp.simulation.inputs import notes
+    from odp.research.simulation.comparing import TUNED, chosen_rows, comparison_rows, draw_comparison
+    from odp.research.simulation.comparing import compare as run
+    from odp.research.simulation.inputs import notes
 
     _validate.integer(seeds=seeds, low=1, high=1000)
     if permutation + by_time + (split is not None) > 1:

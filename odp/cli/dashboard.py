@@ -42,22 +42,22 @@ def dashboard(
 
     The address contains a token: whoever knows it sees the page. Read-only, unless --allow-changes is given.
     """
-    from odp.extras import require
+    from odp._system.extras import require
 
     require("starlette", "uvicorn", to="serve the control room")
     import secrets
     from contextlib import ExitStack
 
     from device_runtime.view.front_door import opened
-    from odp.client import connect
     from odp.dashboard.poller import Poller
     from odp.dashboard.serving import ControlRoom, Place
     from odp.dashboard.source import ServerSource
-    from odp.services_folder import ServicesFolder
-    from odp.transparency.sources import LogServer
+    from odp.services.connection import connect
+    from odp.services.folder import ServicesFolder
     from odp.transport import channel
     from odp.transport.stopping import stop_event
     from odp.transport.tls import read_ca
+    from odp.trust.log.sources import LogServer
 
     place = Place(host, port, tuple(name), certificate, key, without_tls)
     place.check()

@@ -14,7 +14,7 @@ from odp.cli.data_options import data_arguments, print_reading, takes_labelled_t
 from odp.cli.outputs import output_file, output_folder, writing, writing_file
 
 if TYPE_CHECKING:
-    from odp.simulation.data_check import DataCheck
+    from odp.research.simulation.data_check import DataCheck
 
 Data = Annotated[str, typer.Argument(help="A table, a folder or file of a known form, or a name such as 'synthetic'.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -173,8 +173,8 @@ def check(
     from odp.cli.labelled_check import check_examples, check_usable, is_labelled
     from odp.datasets.registry import load_reading
     from odp.errors import ConfigurationError
-    from odp.simulation.data_check import check_data, usable_ratings
-    from odp.task_file import load_task
+    from odp.research.simulation.data_check import check_data, usable_ratings
+    from odp.tasks.file import load_task
 
     chosen = None if task is None else load_task(task)
     if chosen is not None and output is not None:
@@ -214,8 +214,8 @@ def _skipping(data: str, columns: dict[str, Any]) -> dict[str, Any]:
 
 def _write_check(checked: DataCheck, output: Path, data: str) -> list[Path]:
     from odp.cli.labelled_check import task_name
-    from odp.simulation.data_check import draw_check
-    from odp.simulation.own_catalogue import own_task
+    from odp.research.simulation.data_check import draw_check
+    from odp.research.simulation.own_catalogue import own_task
 
     written = [output / "check.svg"]
     with writing(output):
@@ -228,7 +228,7 @@ def _write_check(checked: DataCheck, output: Path, data: str) -> list[Path]:
 
 
 def _check_lines(checked: DataCheck) -> list[str]:
-    from odp.simulation.data_check import bars, item_counts
+    from odp.research.simulation.data_check import bars, item_counts
 
     ratings, reading = checked.ratings, checked.reading
     lines = []

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from odp._system.posix import require_linux
 from odp._validate import finite, integer, one_of
 from odp.cli.console import console, print_json, results_console, resume_with
 from odp.cli.data_options import print_reading
 from odp.cli.outputs import output_folder, writing
 from odp.errors import ConfigurationError, ServiceError
-from odp.posix import require_linux
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from odp.cli.demo_rounds import Watched
     from odp.cli.receipts import Receipts
     from odp.datasets import Split
-    from odp.enclave.policy import EnclavePolicy
     from odp.evaluation.baselines import Baselines
-    from odp.local.processes import Child, Services
-    from odp.task import Task
+    from odp.operations.local.processes import Child, Services
+    from odp.tasks.task import Task
+    from odp.trust.enclave.policy import EnclavePolicy
 
 # The default ends within a minute on two slow cores; `benchmarks/demo_minute.py` measures it.
 _DEVICES = 400
@@ -76,21 +76,21 @@ def demo(
 ) -> None:
     """Train a private model on this machine, with all programs as real processes."""
     require_linux("odp demo")
-    from odp.broadcast.config import Broadcast
-    from odp.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
     from odp.cli.demo_rounds import chart, traffic, watch
     from odp.cli.demo_words import parties_table
     from odp.cli.device import take_users
     from odp.cli.meanwhile import begin
     from odp.cli.receipts import collect
-    from odp.client import connect
     from odp.datasets import load, random_split
-    from odp.enclave.policy import EnclavePolicy
     from odp.evaluation.baselines import baselines
     from odp.evaluation.comparison import draw_progress
-    from odp.local.processes import Child, Services
-    from odp.simulation.engine import check_population
-    from odp.simulation.record import write_record
+    from odp.operations.local.processes import Child, Services
+    from odp.research.simulation.engine import check_population
+    from odp.research.simulation.record import write_record
+    from odp.services.connection import connect
+    from odp.signed.broadcast.config import Broadcast
+    from odp.signed.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
+    from odp.trust.enclave.policy import EnclavePolicy
 
     started = time.monotonic()
     finite(epsilon=epsilon)
@@ -217,7 +217,7 @@ def _references(baseline_errors: Baselines) -> dict[str, float]:
 
 def _task(split: Split, *, epsilon: float, delta: float, rank: int | None, rounds: int | None = None) -> Task:
     from odp.datasets import has_item_features
-    from odp.simulation.presets import preset_task
+    from odp.research.simulation.presets import preset_task
 
     train = split.train
     task = preset_task("auto", train, epsilon=epsilon, delta=delta, features=rank is None and has_item_features(train))
@@ -274,7 +274,7 @@ def _interruptible(state: Path | None) -> Iterator[None]:
 @contextlib.contextmanager
 def _recommending(services: Services, root: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that computes the first device's ten recommendations from that device's store; it ends with this."""
-    from odp.local.processes import ODP
+    from odp.operations.local.processes import ODP
 
     command = ["device", "recommend", "--population", _POPULATION, "--device", "0", "--json"]
     command += ["--server", services.server_address, "--services", str(root), "--state", str(root / "devices")]
@@ -316,12 +316,12 @@ def _finish(
     """Prints the comparison, the recommendations, what was spent; writes the reports beside ``picture``."""
     from rich.table import Table
 
-    from odp.broadcast.terms import method_of
     from odp.cli.broadcasting import broadcast_line
     from odp.cli.demo_rounds import rounds_table
     from odp.cli.demo_words import next_steps
     from odp.evaluation.comparison import comparison_table
-    from odp.simulation.inputs import NOT_A_RELEASE
+    from odp.research.simulation.inputs import NOT_A_RELEASE
+    from odp.signed.broadcast.terms import method_of
 
     privacy, output = task.privacy, picture.parent
     out.print(comparison_table(baseline_errors, watched.rmse[-1], watched.epsilon[-1], privacy.delta))
@@ -380,8 +380,8 @@ def _record(task: Task, split: Split, watched: Watched, baseline_errors: Baselin
     """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
     from odp.algorithms.dpam.diagnostics import diagnose
     from odp.privacy.events import Event, from_json
-    from odp.simulation.inputs import NOT_A_RELEASE
-    from odp.simulation.record import run_record
+    from odp.research.simulation.inputs import NOT_A_RELEASE
+    from odp.research.simulation.record import run_record
 
     charges: list[list[Event]] = [[] for _ in watched.contributions]
     for charge in watched.charges:

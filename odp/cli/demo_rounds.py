@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from odp.cli.progress_chart import ProgressChart
-    from odp.client import TaskHandle
     from odp.datasets import Split
-    from odp.local.processes import Child, Services
-    from odp.task import Task
+    from odp.operations.local.processes import Child, Services
+    from odp.protocol.wire.model import ModelVersion
+    from odp.services.connection import TaskHandle
+    from odp.tasks.task import Task
     from odp.v1 import server_pb2
-    from odp.wire.model import ModelVersion
 
 _POLL_SECONDS = 0.4
 

@@ -119,8 +119,8 @@ def run(
     """Run devices in the foreground. Each has its own identity, key and store; its data never leave it."""
     from device_runtime import Conditions, Config, Limits, start
     from device_runtime.store.retention import Retention
-    from odp.local.foreground import parent_watch
     from odp.models.example_columns import ExampleColumns
+    from odp.operations.local.foreground import parent_watch
     from odp.transport.stopping import stop_event
 
     stop = stop_event()
@@ -182,8 +182,8 @@ def roster(
     """
     from device_runtime import Store, store_path
     from device_runtime.round.secagg import identity_key
+    from odp._system.files.state_folder import write_atomically
     from odp.crypto.roster import hash_of
-    from odp.transport.state_folder import write_atomically
 
     keys = []
     for device in range(first, first + devices):
@@ -255,9 +255,9 @@ def recommend(
     from device_runtime import Services as Clients
     from device_runtime import recommend as best_items
     from odp.datasets.item_titles import ItemTitles
-    from odp.enclave.reference_values import ReferenceValues
     from odp.errors import ConfigurationError
     from odp.models.side_prior import SidePrior
+    from odp.trust.enclave.reference_values import ReferenceValues
 
     prior = None if side is None else SidePrior.load(side)
     if prior is not None and candidates:

@@ -82,11 +82,11 @@ def _deployment(
     metrics: list[str], state: list[Path],
 ) -> Deployment:  # fmt: skip
     """What the options name, and the folder of `odp up` for what they leave out. Raises ConfigurationError."""
-    from odp.enclave.reference_values import ReferenceValues
     from odp.operations.doctor import Deployment
-    from odp.services_folder import ServicesFolder
+    from odp.services.folder import ServicesFolder
     from odp.transport.channel import addresses_in, parse_address
     from odp.transport.tls import read_ca
+    from odp.trust.enclave.reference_values import ReferenceValues
 
     folder: ServicesFolder | None = None
     if services is not None:

@@ -18,8 +18,8 @@ from odp.cli.upgrade import upgrade
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from odp.enclave.log_policy import LogPolicy
-    from odp.enclave.policy import Accumulation, Selection
+    from odp.trust.enclave.log_policy import LogPolicy
+    from odp.trust.enclave.policy import Accumulation, Selection
 
 app = typer.Typer(help="Measure, endorse and withdraw the code of enclaves.", no_args_is_help=True)
 
@@ -48,7 +48,7 @@ def digest(
     It is the digest of the one image that the enclave runs: `base` is Python, the libraries and those of the system,
     `code` the enclave's own modules. `odp enclave show` lists what is in an image.
     """
-    from odp.local.reference_values import measurements
+    from odp.operations.local.reference_values import measurements
 
     measured = measurements(images)
     if json_output:
@@ -67,10 +67,10 @@ def doctor(
     """Launch an empty enclave, and print which restrictions this machine enforces."""
     import tempfile
 
-    from odp.enclave.host import launching
-    from odp.enclave.measurement import PROBE_ENTRY
-    from odp.enclave.policy import EnclavePolicy
-    from odp.enclave.sandbox import RESTRICTIONS
+    from odp.trust.enclave.host import launching
+    from odp.trust.enclave.measurement import PROBE_ENTRY
+    from odp.trust.enclave.policy import EnclavePolicy
+    from odp.trust.enclave.sandbox import RESTRICTIONS
 
     policy = EnclavePolicy(role="aggregator").to_bytes()
     with (
@@ -140,11 +140,11 @@ def reference_values(
 
     The command computes digests and policies from the installed code and the options, without a running service.
     """
-    from odp.enclave.policy import EnclavePolicy
-    from odp.enclave.reference_values import ReferenceValues
-    from odp.local.reference_values import accepting_both
-    from odp.local.reference_values import reference_values as values_of
+    from odp.operations.local.reference_values import accepting_both
+    from odp.operations.local.reference_values import reference_values as values_of
     from odp.transport.tls import read_ca
+    from odp.trust.enclave.policy import EnclavePolicy
+    from odp.trust.enclave.reference_values import ReferenceValues
 
     roots = [read_ca(path).decode("ascii") for path in root]
     if platform is None and not roots:
@@ -173,7 +173,7 @@ def reference_values(
 def _log_policy(
     log_keys: list[str], endorser_keys: list[str], witness_keys: list[str], quorum: int | None
 ) -> LogPolicy:
-    from odp.enclave.log_policy import LogPolicy
+    from odp.trust.enclave.log_policy import LogPolicy
 
     return LogPolicy(
         log_keys=tuple(log_keys),
@@ -200,8 +200,8 @@ def pin_address(
     """Add an address of a service to the reference values, so that devices may connect there."""
     import dataclasses
 
-    from odp.enclave.reference_values import ADDRESSED, ReferenceValues
     from odp.transport.channel import parse_address
+    from odp.trust.enclave.reference_values import ADDRESSED, ReferenceValues
 
     _validate.one_of(ADDRESSED, role=role)
     parse_address(address)
@@ -218,7 +218,7 @@ def root_certificate(
     ),
 ) -> None:
     """Print the root certificate of a machine's emulated hardware, PEM, for `odp enclave reference-values --root`."""
-    from odp.local.reference_values import root_of
+    from odp.operations.local.reference_values import root_of
 
     print_text(root_of(platform).rstrip())
 
@@ -229,7 +229,7 @@ def show_endorser_key(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print an endorser's public key, which devices and upgrade policies name."""
-    from odp.transparency.key_file import endorser_key
+    from odp.trust.log.key_file import endorser_key
 
     public_key = endorser_key(key).public.hex()
     if json_output:
@@ -254,7 +254,7 @@ def write_upgrade_policy(
     output: Annotated[Path, typer.Option(callback=output_file, help="JSON file to write.")] = Path("upgrade.json"),
 ) -> None:
     """Write who may approve an upgrade of the aggregator: the file of `--upgrade`, which stays the same for good."""
-    from odp.enclave.upgrade_policy import UpgradePolicy
+    from odp.trust.enclave.upgrade_policy import UpgradePolicy
 
     policy = UpgradePolicy(log=_log_policy(log_key, endorser_key, witness_key, quorum), approvals=approvals)
     with writing_file(output):
@@ -282,10 +282,10 @@ def endorse(
     """Endorse the enclaves of a file of reference values for a year, and print the endorser's public key."""
     import time
 
-    from odp.enclave.policy import EnclavePolicy
-    from odp.enclave.reference_values import ReferenceValues
-    from odp.local.log_setup import endorse_all
-    from odp.transparency.key_file import endorser_key
+    from odp.operations.local.log_setup import endorse_all
+    from odp.trust.enclave.policy import EnclavePolicy
+    from odp.trust.enclave.reference_values import ReferenceValues
+    from odp.trust.log.key_file import endorser_key
 
     policy = EnclavePolicy(
         role="aggregator",
@@ -311,8 +311,8 @@ def withdraw(
     endorsements: Annotated[Path, typer.Option(help="File of `odp enclave endorse`.")] = Path("endorsements.json"),
 ) -> None:
     """Withdraw every endorsement of an image. The server reads a changed file within a minute."""
-    from odp.local.log_setup import withdraw_all
-    from odp.transparency.key_file import endorser_key
+    from odp.operations.local.log_setup import withdraw_all
+    from odp.trust.log.key_file import endorser_key
 
     if not key.is_file():
         raise ConfigurationError(f"cannot read the endorser's key {key}: no such file")

@@ -12,7 +12,7 @@ from odp.cli.console import print_json, print_text
 from odp.cli.outputs import output_folder, writing
 
 if TYPE_CHECKING:
-    from odp.enclave.image.listing import Difference, Listing
+    from odp.trust.enclave.image.listing import Difference, Listing
 
 Images = Annotated[
     Path | None,
@@ -31,8 +31,8 @@ def build(
 
     Two machines build the same bytes if they have the same Python, system libraries and libraries of Python.
     """
-    from odp.enclave.image.built import image_of, packages_of, write
-    from odp.enclave.measurement import FILES
+    from odp.trust.enclave.image.built import image_of, packages_of, write
+    from odp.trust.enclave.measurement import FILES
 
     digests = {}
     with writing(output):
@@ -54,7 +54,7 @@ def show(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what an image is made of: its modules with their lines, its libraries, and what changed to another one."""
-    from odp.enclave.image.listing import difference
+    from odp.trust.enclave.image.listing import difference
 
     first = _listed(image)
     changes = None if other is None else difference(first, _listed(other))
@@ -76,8 +76,8 @@ def show(
 
 
 def _listed(path: Path) -> Listing:
-    from odp.enclave.image.listing import listing
-    from odp.enclave.image.parts import open_image
+    from odp.trust.enclave.image.listing import listing
+    from odp.trust.enclave.image.parts import open_image
 
     descriptor, file = open_image(path)
     try:

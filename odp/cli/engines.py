@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from odp.simulation.engines.ray_cluster import Worker
-    from odp.simulation.engines.seam import Engine
+    from odp.research.simulation.engines.ray_cluster import Worker
+    from odp.research.simulation.engines.seam import Engine
 
 LOCAL, RAY = "local", "ray"
 
@@ -61,11 +61,11 @@ def computing_on(name: str, address: str | None) -> Iterator[tuple[Engine, Worke
     if name == LOCAL:
         if address is not None:
             raise ConfigurationError("--address goes with --engine ray")
-        from odp.simulation.engines.local import LocalEngine
+        from odp.research.simulation.engines.local import LocalEngine
 
         yield LocalEngine(), workers
         return
-    from odp.simulation.engines.ray_cluster import RayEngine
+    from odp.research.simulation.engines.ray_cluster import RayEngine
 
     with RayEngine(address, on_worker=workers.saw) as engine:
         yield engine, workers

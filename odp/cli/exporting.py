@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from odp.algorithms.experiment import NamedData
-    from odp.classifier import Classifier
-    from odp.simulation.engine import RunResult
-    from odp.task import Task
+    from odp.research.simulation.engine import RunResult
+    from odp.serving.classifier import Classifier
+    from odp.tasks.task import Task
     from odp.v1 import common_pb2
 
 
@@ -23,8 +23,8 @@ def check_export(task: Task, path: Path) -> None:
     """Returns if a task's model, or its items, can be exported to ``path``. Raises ConfigurationError."""
     from odp.algorithms.federated.terms import Terms
     from odp.algorithms.registry import recommender_for
-    from odp.classifier import check_classes, check_file
-    from odp.item_export import check_export as check_path
+    from odp.serving.classifier import check_classes, check_file
+    from odp.serving.export import check_export as check_path
 
     if is_of_examples(task.definition()):
         check_file(path)
@@ -41,9 +41,9 @@ def is_of_examples(definition: common_pb2.TaskDefinition) -> bool:
 
 def export_run(finished: RunResult, path: Path, data: NamedData, *, out: Console) -> None:
     """Writes the classifier of a simulation; or its items, with the data set's titles or ids as keys, else numbers."""
-    from odp.classifier_export import export_classifier
     from odp.datasets.catalogue import catalogue_keys
-    from odp.item_export import export_items
+    from odp.serving.classifier_export import export_classifier
+    from odp.serving.export import export_items
 
     if is_of_examples(finished.task.definition()):
         # Names of classes are no markup.

@@ -15,7 +15,7 @@ from odp.cli.progress import steps
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from odp.simulation.fleet.run import FleetRun
+    from odp.research.simulation.fleet.run import FleetRun
 
 app = typer.Typer(help="Simulate thousands of devices, with faults, against real services.", no_args_is_help=True)
 
@@ -51,10 +51,10 @@ def run(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Run a task with simulated devices that drop out, crash and lie, against real services over TLS."""
-    from odp.posix import require_linux
+    from odp._system.posix import require_linux
 
     require_linux("odp fleet run")
-    from odp.simulation.fleet.run import run_fleet
+    from odp.research.simulation.fleet.run import run_fleet
 
     out = console()
     if test_noise:

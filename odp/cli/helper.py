@@ -70,7 +70,7 @@ def pin_helper(
     """Add a helper's key to the reference values of devices. Pin only a helper that the distributor does not run."""
     import dataclasses
 
-    from odp.enclave.reference_values import ReferenceValues
+    from odp.trust.enclave.reference_values import ReferenceValues
 
     values = ReferenceValues.load(reference_values)
     keys = tuple(dict.fromkeys((*values.helper_keys, key)))

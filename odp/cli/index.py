@@ -46,10 +46,10 @@ def difference(
     json: Json = False,
 ) -> None:
     """Write what turns one index into another: the same file for every device."""
+    from odp._system.files.state_folder import write_atomically
     from odp.serving.difference import described
     from odp.serving.difference import difference as made
     from odp.serving.index_file import open_index
-    from odp.transport.state_folder import write_atomically
 
     data = made(open_index(old), open_index(new))
     with writing_file(file):

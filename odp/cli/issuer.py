@@ -43,8 +43,8 @@ def run_issuer(
     The first line of output has the issuer's key, which a population names. The issuer learns which device asked for a
     token of which round, and cannot recognise that token later.
     """
-    from odp.enrolment.issuer import TokenLimits
-    from odp.enrolment.issuer_program import Config, start
+    from odp.trust.enrolment.issuer import TokenLimits
+    from odp.trust.enrolment.issuer_program import Config, start
 
     return start(
         Config(
@@ -72,7 +72,7 @@ def show_key(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print the issuer's public key, which a population names (`odp population`)."""
-    from odp.enrolment.issuer_program import issuer_key
+    from odp.trust.enrolment.issuer_program import issuer_key
 
     public_key = issuer_key(state)
     if json:

@@ -13,8 +13,8 @@ from odp.cli.outputs import writing
 
 if TYPE_CHECKING:
     from odp.datasets.labelled_tables import LabelledTable
-    from odp.simulation.labelled_check import LabelledCheck
-    from odp.task_file import AnyTask
+    from odp.research.simulation.labelled_check import LabelledCheck
+    from odp.tasks.file import AnyTask
 
 #: Options that say that the table has labelled examples.
 _LABELLED = ("label", "text")
@@ -22,7 +22,7 @@ _LABELLED = ("label", "text")
 
 def is_labelled(columns: Mapping[str, Any], task: AnyTask | None) -> bool:
     """Whether a table is to be read as labelled examples: by its options, or by the task that is to use it."""
-    from odp.simulation.labelled_check import reads_examples
+    from odp.research.simulation.labelled_check import reads_examples
 
     return any(name in columns for name in _LABELLED) or reads_examples(task)
 
@@ -32,7 +32,7 @@ def check_usable(data: str, columns: dict[str, Any], task: AnyTask, *, json: boo
     from odp.datasets.labelled_columns import labelled_options
     from odp.errors import ConfigurationError
     from odp.models.example_tables import columns_of
-    from odp.simulation.labelled_check import read_for, reads_examples, usable_rows
+    from odp.research.simulation.labelled_check import read_for, reads_examples, usable_rows
 
     if not reads_examples(task):
         raise ConfigurationError("Expected --task with a task that trains a model of labelled examples")
@@ -55,7 +55,7 @@ def check_examples(data: str, columns: dict[str, Any], *, output: Path | None, j
     """Prints what a table holds and the task that fits it; returns the exit status."""
     from odp.datasets.labelled_columns import labelled_options
     from odp.models.example_tables import read_examples
-    from odp.simulation.labelled_check import check_labelled
+    from odp.research.simulation.labelled_check import check_labelled
 
     table = read_examples(data, labelled_options(columns | {"on_error": "skip"}))
     checked = check_labelled(table)
@@ -84,7 +84,7 @@ def _notes(notes: Iterable[str]) -> list[str]:
 
 
 def _write(checked: LabelledCheck, output: Path, data: str) -> Path:
-    from odp.simulation.labelled_check import proposed_text
+    from odp.research.simulation.labelled_check import proposed_text
 
     name = Path(data).name
     text = proposed_text(

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from odp.local.foreground import serve_until_stopped
-from odp.posix import require_linux
+from odp._system.posix import require_linux
+from odp.operations.local.foreground import serve_until_stopped
 from odp.transport.running import Running
 
 State = Annotated[Path, typer.Option(help="State folder of this program; made on first start.")]

@@ -14,9 +14,9 @@ from odp.cli.console import console, print_json, print_text
 from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
-    from odp.client import Connection
-    from odp.living_model import LivingModel
-    from odp.task import Task
+    from odp.services.connection import Connection
+    from odp.tasks.task import Task
+    from odp.trainings.living_model import LivingModel
 
 
 def retrain(
@@ -75,16 +75,16 @@ def retrain(
     die at any moment: the next one goes on where it was. A schedule is refused if devices would decline a training by
     their limits.
     """
-    from odp.catalogues.catalogue import Catalogue
     from odp.cli.catalogue import item_keys
-    from odp.client import connect
     from odp.errors import ConfigurationError
-    from odp.living_model import LivingModel
     from odp.models.warm_start import WarmStart
-    from odp.schedule import Schedule
-    from odp.schedule_limits import DeviceLimits
-    from odp.task import Task
-    from odp.task_file import load_task
+    from odp.protocol.catalogues.catalogue import Catalogue
+    from odp.services.connection import connect
+    from odp.tasks.file import load_task
+    from odp.tasks.task import Task
+    from odp.trainings.device_limits import DeviceLimits
+    from odp.trainings.living_model import LivingModel
+    from odp.trainings.schedule import Schedule
 
     task = load_task(file)
     if not isinstance(task, Task):

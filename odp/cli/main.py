@@ -12,7 +12,7 @@ import traceback
 
 import typer
 
-from odp._own_packages import check_own_packages
+from odp._system.own_packages import check_own_packages
 from odp.cli import (
     audit,
     backup,

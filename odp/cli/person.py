@@ -183,7 +183,7 @@ def export(
 ) -> None:
     """Write everything that the device holds about its person as JSON."""
     from device_runtime.view.overview import export as everything
-    from odp.transport.state_folder import write_atomically
+    from odp._system.files.state_folder import write_atomically
 
     with _store(state, device) as store:
         content = everything(store, _gate(state), now=time.time())
@@ -277,8 +277,8 @@ def _replay(state: Path, device: int, task: str | None, reference_values: Path |
     from device_runtime.person.conditions import Reading
     from device_runtime.round.verification import FOLDER, replay
     from device_runtime.store.schema import State as Participated
-    from odp.enclave.reference_values import ReferenceValues
     from odp.errors import ConfigurationError
+    from odp.trust.enclave.reference_values import ReferenceValues
 
     pinned = None if reference_values is None else ReferenceValues.load(reference_values)
     with _store(state, device) as store:

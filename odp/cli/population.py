@@ -218,7 +218,7 @@ def _key(text: str) -> bytes:
 
 
 def _write(path: Path, signed: population_pb2.SignedCharter) -> None:
-    from odp.transport.state_folder import state_errors, write_atomically
+    from odp._system.files.state_folder import state_errors, write_atomically
 
     content = {
         "charter": signed.charter.hex(),

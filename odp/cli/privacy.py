@@ -11,9 +11,9 @@ from odp.cli.console import console, print_json, print_text
 from odp.cli.outputs import output_file, writing_file
 
 if TYPE_CHECKING:
-    from odp.client import Connection
-    from odp.enclave.verifier import VerifiedEnclave
     from odp.privacy.ledger import Ledger
+    from odp.services.connection import Connection
+    from odp.trust.enclave.verifier import VerifiedEnclave
     from odp.v1 import server_pb2
 
 app = typer.Typer(help="Plan what a privacy budget buys, and report what was spent.", no_args_is_help=True)
@@ -96,8 +96,8 @@ def plan(
     if task is not None:
         from odp.algorithms.question import Question as RoundsQuestion
         from odp.algorithms.task_plan import plan_of_task, render_task_plan
-        from odp.task import Task
-        from odp.task_file import load_task
+        from odp.tasks.file import load_task
+        from odp.tasks.task import Task
 
         options = {"--epsilon": epsilon, "--delta": delta, "--cohort": cohort, "--probability": probability}
         options |= {"--rounds": rounds, "--sigma": sigma, "--error": error}
@@ -269,7 +269,7 @@ def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dic
 
 def _verified(connection: Connection, status: server_pb2.TaskStatus, state: Path) -> VerifiedEnclave:
     """The aggregator's enclave, by the reference values in the state folder: the report's word is the enclave's."""
-    from odp.enclave.reference_values import ReferenceValues
+    from odp.trust.enclave.reference_values import ReferenceValues
 
     return connection.attested_aggregator(status, ReferenceValues.load(state / "reference_values.json"))
 

@@ -15,9 +15,9 @@ from odp import _validate
 from odp.cli.data_options import data_arguments, print_reading
 from odp.datasets.registry import load_reading
 from odp.errors import ConfigurationError
-from odp.simulation.data_check import usual_delta
-from odp.simulation.own_catalogue import CATALOGUE_FILE, TITLES_FILE, OwnTask, own_task
-from odp.simulation.presets import preset_task
+from odp.research.simulation.data_check import usual_delta
+from odp.research.simulation.own_catalogue import CATALOGUE_FILE, TITLES_FILE, OwnTask, own_task
+from odp.research.simulation.presets import preset_task
 
 #: The data of a project without data of its own.
 SYNTHETIC = "synthetic:n_users=300,n_items=60,ratings_per_user=20"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odp.client import TaskHandle
-    from odp.local.processes import Services
-    from odp.transparency.audit import AuditReport
+    from odp.operations.local.processes import Services
+    from odp.services.connection import TaskHandle
+    from odp.trust.log.audit import AuditReport
 
 _PINS = "reference_values.json"
 
@@ -52,9 +52,9 @@ def collect(handle: TaskHandle, services: Services, output: Path) -> Receipts:
         AuditFailure: a record of the log is wrong.
         OSError: ``output`` cannot be written.
     """
-    from odp.enclave.reference_values import ReferenceValues
-    from odp.transparency.audit import audit
-    from odp.transparency.sources import LogFolder
+    from odp.trust.enclave.reference_values import ReferenceValues
+    from odp.trust.log.audit import audit
+    from odp.trust.log.sources import LogFolder
 
     pinned = ReferenceValues.load(services.reference_values)
     status = handle.status()

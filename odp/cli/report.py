@@ -44,8 +44,8 @@ def report(
     if len(runs) > 1:
         _compare(runs, output, json_output=json_output)
         return
-    from odp.simulation.record import TEST_METRICS, read_record
-    from odp.simulation.report import render_html
+    from odp.research.simulation.record import TEST_METRICS, read_record
+    from odp.research.simulation.report import render_html
 
     run = runs[0]
     record = read_record(run)
@@ -66,8 +66,8 @@ def report(
 
 
 def _compare(runs: Sequence[Path], output: Path | None, *, json_output: bool) -> None:
-    from odp.simulation.record import TEST_METRICS, read_record
-    from odp.simulation.report_of_runs import render_runs
+    from odp.research.simulation.record import TEST_METRICS, read_record
+    from odp.research.simulation.report_of_runs import render_runs
 
     records = dict(zip(names_of(runs), (read_record(run) for run in runs), strict=True))
     text = _rendered(lambda: render_runs(records), ", ".join(map(str, runs)))

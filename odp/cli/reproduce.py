@@ -20,7 +20,7 @@ from odp.errors import ConfigurationError
 if TYPE_CHECKING:
     from rich.console import Console
 
-_EXPERIMENTS = "odp.reproductions"
+_EXPERIMENTS = "odp.research.reproductions"
 
 app = typer.Typer(
     help="Run published experiments again, and show them beside what was published.", no_args_is_help=True
@@ -35,7 +35,7 @@ def _commands(context: typer.Context, engine: EngineName = LOCAL, address: Addre
             "the experiments of `odp reproduce` are in ODP's repository, not in the installed package: clone the "
             "repository, run `pip install --editable .` there, then the same command"
         )
-    from odp.simulation.engines.seam import using
+    from odp.research.simulation.engines.seam import using
 
     if engine != LOCAL or address is not None:
         chosen, _ = context.with_resource(computing_on(engine, address))
@@ -58,10 +58,10 @@ def geyer(
 
     Geyer, Klein, Nabi 2017, table 1. ε is 8, all rounds and the clip norm charged; data are simulated clients.
     """
-    from odp.reproductions.geyer import population, reproduce, task_of
-    from odp.reproductions.geyer_results import draw, table_of
-    from odp.simulation.engine import RoundResult
-    from odp.simulation.inputs import SIMULATION
+    from odp.research.reproductions.geyer import population, reproduce, task_of
+    from odp.research.reproductions.geyer_results import draw, table_of
+    from odp.research.simulation.engine import RoundResult
+    from odp.research.simulation.inputs import SIMULATION
 
     out, task = console(), task_of(clients)
     with steps(out, "reading the pictures") as shown:
@@ -104,10 +104,10 @@ def shakespeare(
 
     Beside Reddi et al. 2021, who train a larger model on more speakers without privacy.
     """
-    from odp.reproductions.shakespeare import population, reproduce, task_of
-    from odp.reproductions.shakespeare_results import draw, table_of
-    from odp.simulation.engine import RoundResult
-    from odp.simulation.inputs import SIMULATION
+    from odp.research.reproductions.shakespeare import population, reproduce, task_of
+    from odp.research.reproductions.shakespeare_results import draw, table_of
+    from odp.research.simulation.engine import RoundResult
+    from odp.research.simulation.inputs import SIMULATION
 
     out = console()
     with steps(out, "reading the plays") as shown:
@@ -148,13 +148,13 @@ def two_tower(
 
     Needs TensorFlow, as the extra `keras` installs it. Some four minutes for MovieLens-1M on two cores.
     """
+    from odp._system.extras import require
     from odp.datasets import load, random_split
-    from odp.extras import require
-    from odp.simulation.engine import RoundResult
-    from odp.simulation.inputs import SIMULATION
+    from odp.research.simulation.engine import RoundResult
+    from odp.research.simulation.inputs import SIMULATION
 
     require("tensorflow", "keras", to="make the towers", extra="keras")
-    from odp.reproductions.movielens_towers import compare
+    from odp.research.reproductions.movielens_towers import compare
 
     out = console()
     with steps(out, "towers") as shown:
@@ -191,9 +191,9 @@ def privunit(
 
     Bhowmick et al. 2018, sections 4.1 and 5. Says of each claim whether it holds. Some minutes on two cores.
     """
-    from odp.reproductions.privunit import reproduce
-    from odp.reproductions.privunit_results import claims_of, draw, pictures_of, table_of
-    from odp.simulation.inputs import SIMULATION
+    from odp.research.reproductions.privunit import reproduce
+    from odp.research.reproductions.privunit_results import claims_of, draw, pictures_of, table_of
+    from odp.research.simulation.inputs import SIMULATION
 
     out = console()
     with steps(out, "drawing people") as shown:
@@ -227,9 +227,9 @@ def local(
 
     Needs no data. Some 20 seconds.
     """
-    from odp.reproductions.local import reproduce
-    from odp.reproductions.local_results import draw, table_of
-    from odp.simulation.inputs import SIMULATION
+    from odp.research.reproductions.local import reproduce
+    from odp.research.reproductions.local_results import draw, table_of
+    from odp.research.simulation.inputs import SIMULATION
 
     out = console()
     with steps(out, "measuring errors"):
@@ -264,10 +264,10 @@ def drawdiscard(
     """
     import math
 
-    from odp.reproductions import known_weights
-    from odp.reproductions.drawdiscard import population, reproduce
-    from odp.reproductions.drawdiscard_results import draw, known_table, table_of
-    from odp.simulation.inputs import SIMULATION
+    from odp.research.reproductions import known_weights
+    from odp.research.reproductions.drawdiscard import population, reproduce
+    from odp.research.reproductions.drawdiscard_results import draw, known_table, table_of
+    from odp.research.simulation.inputs import SIMULATION
 
     out = console()
     with steps(out, "reading the pictures") as shown:

@@ -18,7 +18,7 @@ from odp.cli.progress import steps
 if TYPE_CHECKING:
     from odp.datasets.monthly import Month
     from odp.datasets.ratings import Ratings
-    from odp.simulation.retraining import Retraining, Training
+    from odp.research.simulation.retraining import Retraining, Training
 
 
 @takes_table
@@ -62,15 +62,15 @@ def retrain(
     A schedule that the lifetime budget cannot pay is refused, with what it can. With --by-month, a device trains on all
     its ratings up to the end of a month, and is tested on those of the next one.
     """
+    from odp._system.files.whole_file import write_whole
     from odp.datasets.time_cut import TimeCut
     from odp.errors import ConfigurationError, PrivacyError
     from odp.pictures.retraining import draw
-    from odp.schedule import Schedule
-    from odp.schedule_limits import DeviceLimits
-    from odp.simulation.inputs import SIMULATION
-    from odp.simulation.record import plain
-    from odp.simulation.retraining import retrain as run
-    from odp.whole_file import write_whole
+    from odp.research.simulation.inputs import SIMULATION
+    from odp.research.simulation.record import plain
+    from odp.research.simulation.retraining import retrain as run
+    from odp.trainings.device_limits import DeviceLimits
+    from odp.trainings.schedule import Schedule
 
     schedule = Schedule(
         every=every, horizon=horizon, lifetime_epsilon=lifetime_epsilon, delta=delta, rule=rule

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from odp._system.posix import require_linux
 from odp.cli import helper
 from odp.cli.console import console
 from odp.cli.enclave_image import Images
 from odp.cli.listening import LimitSettings, State, serving
-from odp.local.foreground import parent_watch
-from odp.posix import require_linux
+from odp.operations.local.foreground import parent_watch
 from odp.transport.running import Running
 
 if TYPE_CHECKING:
-    from odp.enclave.policy import Accumulation, Selection
-    from odp.enclave.upgrade_policy import UpgradePolicy
+    from odp.trust.enclave.policy import Accumulation, Selection
+    from odp.trust.enclave.upgrade_policy import UpgradePolicy
 
 # How often `odp up` looks whether an endorsement is to be made again; the server looks into the file every hour.
 _ENDORSE_SECONDS = 86_400.0
@@ -87,7 +87,7 @@ def founder_keys(texts: Sequence[str]) -> tuple[str, ...]:
 
 def upgrade_policy(path: Path | None) -> UpgradePolicy | None:
     """The policy in the file of `--upgrade`. Raises ConfigurationError."""
-    from odp.enclave.upgrade_policy import UpgradePolicy
+    from odp.trust.enclave.upgrade_policy import UpgradePolicy
 
     return None if path is None else UpgradePolicy.load(path)
 
@@ -229,8 +229,8 @@ def run_distributor(
 ) -> Running:
     """Run the distributor (host and emulated enclave) in the foreground."""
     from distributor.program import LIMITS, Config, start
-    from odp.enclave.host import launching
-    from odp.enclave.policy import EnclavePolicy
+    from odp.trust.enclave.host import launching
+    from odp.trust.enclave.policy import EnclavePolicy
 
     return start(
         Config(
@@ -300,9 +300,9 @@ def run_aggregator(
     **listening: Any,
 ) -> Running:
     """Run the aggregator (host and emulated enclave) in the foreground."""
-    from odp.enclave.host import launching
-    from odp.enclave.policy import EnclavePolicy
     from odp.transport.channel import addresses_in
+    from odp.trust.enclave.host import launching
+    from odp.trust.enclave.policy import EnclavePolicy
     from trusted_aggregator.host.config import Config
     from trusted_aggregator.host.program import start
     from trusted_aggregator.modes.hosting import ModeOptions
@@ -370,12 +370,12 @@ def up(
 ) -> None:
     """Start all services on this machine; Ctrl-C stops them."""
     require_linux("odp up")
-    from odp.enclave.policy import EnclavePolicy
     from odp.errors import OdpError
-    from odp.local.processes import AdmissionRule, ListenAddresses, Services
-    from odp.local.supervising import Supervisor
+    from odp.operations.local.processes import AdmissionRule, ListenAddresses, Services
+    from odp.operations.local.supervising import Supervisor
     from odp.transport.channel import parse_address
     from odp.transport.stopping import stop_event
+    from odp.trust.enclave.policy import EnclavePolicy
 
     host, port = parse_address(listen)
     ports = {"server": port, "distributor": port + 1, "aggregator": port + 2} if port else {}

@@ -20,8 +20,8 @@ from odp.cli.progress import steps
 if TYPE_CHECKING:
     from odp.algorithms.experiment import Experiment, NamedData
     from odp.algorithms.question import Question
-    from odp.simulation.engine import RunResult
-    from odp.task import Task
+    from odp.research.simulation.engine import RunResult
+    from odp.tasks.task import Task
 
 
 class Features(StrEnum):
@@ -125,8 +125,8 @@ def simulate(
     from odp.datasets.examples import ExamplesSplit
     from odp.datasets.time_cut import TimeCut, only_tested
     from odp.errors import ConfigurationError
-    from odp.simulation.record import plain
-    from odp.task import Task
+    from odp.research.simulation.record import plain
+    from odp.tasks.task import Task
 
     check_apart(
         {
@@ -222,11 +222,11 @@ def _train(
     from odp.evaluation.spending import spending
     from odp.models.left_out import left_out_in_words
     from odp.models.warm_start import WarmStart
-    from odp.simulation.engine import RoundResult
-    from odp.simulation.engine import simulate as run
-    from odp.simulation.inputs import SIMULATION, count_note, notes, sampling_note
-    from odp.simulation.record import plain, run_record, write_record
-    from odp.simulation.report import render_html
+    from odp.research.simulation.engine import RoundResult
+    from odp.research.simulation.engine import simulate as run
+    from odp.research.simulation.inputs import SIMULATION, count_note, notes, sampling_note
+    from odp.research.simulation.record import plain, run_record, write_record
+    from odp.research.simulation.report import render_html
 
     out, split = console(), experiment.split
     lines = [SIMULATION, *notes(experiment.population), *sampling_note(task), *count_note(task)]
@@ -345,9 +345,9 @@ def _planned(
     from odp.datasets.catalogue import catalogue_keys
     from odp.errors import ConfigurationError
     from odp.models.warm_start import WarmStart
-    from odp.simulation.presets import preset_task
-    from odp.task import Task
-    from odp.task_file import load_task
+    from odp.research.simulation.presets import preset_task
+    from odp.tasks.file import load_task
+    from odp.tasks.task import Task
 
     if path is not None and preset is not None:
         raise ConfigurationError("Expected a task file or --preset, not both")

@@ -10,8 +10,8 @@ import typer
 from odp.cli.console import print_json, results_console
 
 if TYPE_CHECKING:
-    from odp.public_tables.table import OpenedTable
-    from odp.wire.encoding import Encoding
+    from odp.protocol.wire.encoding import Encoding
+    from odp.signed.tables.table import OpenedTable
 
 app = typer.Typer(help="Publish public tables whose rows devices look up privately.", no_args_is_help=True)
 
@@ -34,8 +34,8 @@ def publish(
     json: Json = False,
 ) -> None:
     """Publish a table of public rows: key i is row i of the file."""
-    from odp.client import connect
-    from odp.public_tables.table import Table
+    from odp.services.connection import connect
+    from odp.signed.tables.table import Table
 
     table = Table(name, _rows(file), cast("Encoding", encoding), rows_per_request)
     with connect(server, state=state) as connection:
@@ -50,7 +50,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Verify the signatures of the newest version of a table, and show it."""
-    from odp.client import connect
+    from odp.services.connection import connect
 
     with connect(server, state=state) as connection:
         _say(connection.table(name), "is", json)
@@ -69,8 +69,8 @@ def candidates(
 ) -> None:
     """Cluster the items of a task's newest model after each release, for `odp device recommend --candidates`."""
     from odp.cli.task import find_task
-    from odp.client import connect
-    from odp.public_tables.candidates import candidate_tables
+    from odp.services.connection import connect
+    from odp.signed.tables.candidates import candidate_tables
     from odp.signed.task import model_sha256, open_task
 
     with connect(server, state=state) as connection:
@@ -93,8 +93,8 @@ def candidates(
 
 
 def _say(opened: OpenedTable, what: str, json: bool) -> None:
-    from odp.wire.encoding import encoding_of
-    from odp.wire.tables import entry_bytes
+    from odp.protocol.wire.encoding import encoding_of
+    from odp.protocol.wire.tables import entry_bytes
 
     entry = opened.entry
     facts: dict[str, Any] = {

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from odp.algorithms.capabilities import UsableAnswers
     from odp.algorithms.seam import Algorithm
-    from odp.client import Connection
     from odp.privacy.events import DistributedRelease, GaussianRelease
     from odp.privacy.local_events import LocalReport, ShuffledReports
-    from odp.task_file import AnyTask
+    from odp.services.connection import Connection
+    from odp.tasks.file import AnyTask
     from odp.v1 import server_pb2
 
 app = typer.Typer(help="Write, check, submit and watch tasks.", no_args_is_help=True)
@@ -103,16 +103,16 @@ def new(
 @app.command("show")
 def show(file: File, json: Json = False) -> None:
     """Check a task file, and print it with every default and every number that follows from it."""
-    from odp.aggregation.table import mode_of
     from odp.algorithms.computing_time import with_fixed_time
     from odp.algorithms.question import Question
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import planned_charges, sampling_of
-    from odp.broadcast.terms import method_of
     from odp.privacy.accounting import epsilon, epsilon_if_alone
     from odp.privacy.events import releases_of
-    from odp.task import Task
-    from odp.task_file import load_task, render_task
+    from odp.protocol.aggregation.table import mode_of
+    from odp.signed.broadcast.terms import method_of
+    from odp.tasks.file import load_task, render_task
+    from odp.tasks.task import Task
 
     task = load_task(file)
     definition = with_fixed_time(task.definition())
@@ -166,7 +166,7 @@ def show(file: File, json: Json = False) -> None:
 
 def _show_local(task: AnyTask, algorithm: Algorithm, *, json: bool) -> None:
     """A task that has no rounds and is no question."""
-    from odp.task_file import render_task
+    from odp.tasks.file import render_task
 
     definition, charge, resolved = algorithm.definition, algorithm.local_charge, algorithm.resolved
     if json:
@@ -246,7 +246,7 @@ def submit(
     """
     from odp.algorithms.computing_time import fixed_seconds, with_fixed_time
     from odp.signed.task import open_task
-    from odp.task_file import load_task
+    from odp.tasks.file import load_task
 
     task = load_task(file)
     if count_usable is not None:
@@ -277,9 +277,9 @@ def _counting(task: AnyTask, share: float) -> AnyTask:
     """The task with a count of usable rows. Raises ConfigurationError for one that trains on no rows in rounds."""
     import dataclasses
 
-    from odp.count_usable import CountUsable
     from odp.errors import ConfigurationError
-    from odp.task import Task
+    from odp.tasks.count_usable import CountUsable
+    from odp.tasks.task import Task
 
     if not isinstance(task, Task):
         raise ConfigurationError(
@@ -303,7 +303,7 @@ def list_tasks(server: Server = "127.0.0.1:7200", state: State = Path("odp-state
         return
     from rich.table import Table
 
-    from odp.task_states import usable_in_brief
+    from odp.tasks.states import usable_in_brief
 
     table = Table("task", "name", "state", "round", "contributions", "ε spent", "usable")
     for row, (_, counted) in zip(summaries, counts, strict=True):
@@ -340,7 +340,7 @@ def results(
     from odp.algorithms.registry import algorithm_for
     from odp.cli.answers import show_results
     from odp.signed.task import open_task
-    from odp.task_states import usable_in_words
+    from odp.tasks.states import usable_in_words
 
     with open_connection(server, state) as connection:
         status = find_task(connection, task)
@@ -372,9 +372,9 @@ def export(
 
     With reference values in the state folder, the command checks that the attested aggregator signed the release.
     """
-    from odp.classifier_export import released_classifier
     from odp.cli.exporting import is_of_examples, keys_of, print_classifier
-    from odp.item_export import check_export, released_items
+    from odp.serving.classifier_export import released_classifier
+    from odp.serving.export import check_export, released_items
     from odp.signed.task import open_task
 
     check_export(file)
@@ -440,7 +440,7 @@ def resume(
 
 def _set_paused(task: str, paused: bool, server: str, state: Path, json: bool) -> None:
     from odp.signed.task import task_sha256
-    from odp.task_states import in_one_line
+    from odp.tasks.states import in_one_line
 
     with open_connection(server, state) as connection:
         sha256 = task_sha256(find_task(connection, task).task)
@@ -454,7 +454,7 @@ def _set_paused(task: str, paused: bool, server: str, state: Path, json: bool) -
 
 
 def open_connection(server: str, state: Path) -> Connection:
-    from odp.client import connect
+    from odp.services.connection import connect
 
     return connect(server, state=state)
 
@@ -477,7 +477,7 @@ def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
 def _summary(status: server_pb2.TaskStatus, counted: UsableAnswers | None = None) -> dict[str, object]:
     from odp.algorithms.computing_time import fixed_seconds
     from odp.signed.task import open_task, task_sha256
-    from odp.task_states import state_name, usable_in_words
+    from odp.tasks.states import state_name, usable_in_words
 
     definition = open_task(status.task)
     usable = usable_in_words(definition, counted)

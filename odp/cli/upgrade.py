@@ -15,8 +15,8 @@ from odp.cli.enclave_image import Images
 from odp.errors import ConfigurationError, ServiceError
 
 if TYPE_CHECKING:
-    from odp.enclave.policy import EnclavePolicy
-    from odp.transparency.sources import LogServer
+    from odp.trust.enclave.policy import EnclavePolicy
+    from odp.trust.log.sources import LogServer
     from odp.v1 import hand_over_pb2
 
 _LOG_SECONDS = 180.0
@@ -65,15 +65,15 @@ def upgrade(
 
     Streams go along. Rounds that hold contributions are waited for, in a tree those at its leaves, too.
     """
-    from odp.enclave.host import launching
-    from odp.enclave.measurement import AGGREGATOR_ENTRY, measure
-    from odp.local.log_setup import endorse_image
-    from odp.local.successor import NEXT
-    from odp.transparency.key_file import endorser_key as read_endorser
-    from odp.transparency.sources import LogServer
+    from odp.operations.local.log_setup import endorse_image
+    from odp.operations.local.successor import NEXT
     from odp.transport.channel import connect
     from odp.transport.logs import Log
     from odp.transport.tls import load_identity
+    from odp.trust.enclave.host import launching
+    from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, measure
+    from odp.trust.log.key_file import endorser_key as read_endorser
+    from odp.trust.log.sources import LogServer
     from trusted_aggregator.host.upgrading import PredecessorClient
     from trusted_aggregator.host.upgrading import upgrade as take_over
 
@@ -149,9 +149,9 @@ def logged(
     file holds none.
     """
     from odp.crypto.note import Note
-    from odp.transparency.checkpoint import Checkpoint
-    from odp.transparency.endorsements import EndorsementFile, open_endorsement
-    from odp.transparency.excerpt import MOST_ENDORSEMENTS
+    from odp.trust.log.checkpoint import Checkpoint
+    from odp.trust.log.endorsements import EndorsementFile, open_endorsement
+    from odp.trust.log.excerpt import MOST_ENDORSEMENTS
     from odp.v1 import hand_over_pb2
 
     until = clock() + seconds

@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from odp.signed.task import open_task, task_sha256
-from odp.task_states import FINAL, state_name
+from odp.tasks.states import FINAL, state_name
 from odp.v1 import common_pb2, server_pb2
 
 _MOST_KEPT = 4096

@@ -25,8 +25,8 @@ from odp.dashboard.poller import Poller, Snapshot
 from odp.dashboard.source import one_line
 from odp.dashboard.task_changes import CHANGES
 from odp.errors import ConfigurationError, OdpError
-from odp.task import Task
-from odp.task_file import AnyTask, names_files, parse_task
+from odp.tasks.file import AnyTask, names_files, parse_task
+from odp.tasks.task import Task
 
 #: Streams at a time, seconds of one before the browser opens the next, and seconds between its signs of life.
 MOST_STREAMS, STREAM_SECONDS, SIGN_SECONDS = 32, 900.0, 15.0

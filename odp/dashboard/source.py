@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from odp.client import Connection
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, OdpError, ServiceError, TransparencyError
 from odp.operations.scraping import scrape
-from odp.task_file import AnyTask
-from odp.transparency.audit import audit
-from odp.transparency.checkpoint import verify_checkpoint
-from odp.transparency.sources import AuditFailure, LogServer
+from odp.services.connection import Connection
+from odp.tasks.file import AnyTask
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.checkpoint import verify_checkpoint
+from odp.trust.log.sources import AuditFailure, LogServer
 from odp.v1 import server_pb2
 
 _MOST_REASONS, _LONGEST_REASON = 40, 60

@@ -14,7 +14,7 @@ from odp.dashboard.frame import Frame, facts, lasted, page, part, rows, table, t
 from odp.dashboard.overview import budget_bar, link, state, trouble
 from odp.dashboard.poller import Poller, Snapshot
 from odp.dashboard.task_changes import buttons
-from odp.task_states import usable_in_words
+from odp.tasks.states import usable_in_words
 
 _MOST_ROUNDS, _MOST_FIGURES, _MOST_TEXT = 100, 8, 20_000
 #: Tasks that are compared at once.

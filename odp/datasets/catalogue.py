@@ -12,7 +12,7 @@ from odp.errors import DataError
 from odp.identity import normal
 
 if TYPE_CHECKING:
-    from odp.catalogues.catalogue import Catalogue
+    from odp.protocol.catalogues.catalogue import Catalogue
 
 Users = TypeVar("Users")
 

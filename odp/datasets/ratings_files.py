@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from odp._system.files.durability import replaced_file
 from odp.datasets.ids import packed, unpacked
 from odp.datasets.repeats import repeats_note
 from odp.errors import DataError
 from odp.numerics.archives import arrays_of
-from odp.transport.durability import replaced_file
 
 FORMAT = "odp-ratings-1"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from odp.extras import require
+from odp._system.extras import require
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -42,7 +42,7 @@ _WAITS, _WAIT_SECONDS = 100, 0.002
 # Loaded by others when they are first used, and by nobody once there are no files.
 _LAZY = (
     "_strptime", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.unicode_escape",
-    "encodings.utf_16", "encodings.utf_8_sig", "linecache", "locale", "odp._own_packages", "string",
+    "encodings.utf_16", "encodings.utf_8_sig", "linecache", "locale", "odp._system.own_packages", "string",
     "traceback", "typing",
 )  # fmt: skip
 
@@ -176,9 +176,9 @@ def _imported(name: str) -> bool:
 if __name__ == "__main__":
     # The packages are beside this one; of their folder nothing else is wanted.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
+    from odp._system.sandbox import install_paths, kernel, namespaces, private_memory
+    from odp._system.sandbox.frames import receive_frame, send_frame
+    from odp._system.sandbox.kernel import end_with_parent
     from odp.isolated import worker
-    from odp.sandbox import install_paths, kernel, namespaces, private_memory
-    from odp.sandbox.frames import receive_frame, send_frame
-    from odp.sandbox.kernel import end_with_parent
 
     main()

@@ -10,7 +10,7 @@
 ``processor-limit``      a number of seconds, for all its threads together
 ``file-limit``           no file can grow above zero bytes, and few descriptors can be open
 ``landlock-no-files``    no file below ``/`` is accessible; no TCP, no abstract sockets, no signals to others
-``seccomp``              system calls are limited to ``odp.sandbox.system_calls.ISOLATED``
+``seccomp``              system calls are limited to ``odp._system.sandbox.system_calls.ISOLATED``
 =======================  ==========================================================================
 
 The template process, which it is copied from, has taken these before:
@@ -29,10 +29,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Collection, Mapping
 
-from odp.posix import resource
-from odp.sandbox import kernel, namespaces
-from odp.sandbox.kernel import Restrictions
-from odp.sandbox.system_calls import ISOLATED
+from odp._system.posix import resource
+from odp._system.sandbox import kernel, namespaces
+from odp._system.sandbox.kernel import Restrictions
+from odp._system.sandbox.system_calls import ISOLATED
 
 TAKEN: tuple[str, ...] = (
     "no-new-privileges", "not-dumpable", "no-core-dumps", "no-capabilities", "closed-descriptors", "memory-limit",

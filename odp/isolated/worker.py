@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from odp._system.sandbox.frames import receive_bytes, receive_frame, send_frame
 from odp.isolated import sources as imports
 from odp.isolated import walls
 from odp.isolated.rights import RIGHTS, DataKind, Handler
@@ -37,7 +38,6 @@ from odp.isolated.values import (
     Rendering,
     Training,
 )
-from odp.sandbox.frames import receive_bytes, receive_frame, send_frame
 
 #: The longest frame of the runtime: a whole version of downloads, in base64.
 LARGEST_INPUT = 32 * 2**20

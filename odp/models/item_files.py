@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from odp._system.extras import require
+from odp._system.files.whole_file import write_whole
 from odp.errors import ConfigurationError, DataError
-from odp.extras import require
 from odp.models.item_table import ItemColumns, ItemTable
 from odp.models.warm_start import require_storable
 from odp.numerics.archives import UNREADABLE, require_stored
-from odp.whole_file import write_whole
 
 if TYPE_CHECKING:
     from odp.numerics.arrays import Float32Array

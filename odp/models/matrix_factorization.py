@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, cast
 import numpy.typing as npt
 
 from odp import _validate
-from odp.catalogues.catalogue import Catalogue
 from odp.errors import ConfigurationError
 from odp.models.item_features import ItemFeatures, grouped_item_features, item_features_sha256
 from odp.models.warm_start import WarmStart, checked_keys
+from odp.protocol.catalogues.catalogue import Catalogue
 
 if TYPE_CHECKING:
     from odp.models.item_features import Float32Array

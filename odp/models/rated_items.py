@@ -29,11 +29,11 @@ from odp.models.tested import Tested
 from odp.numerics.arrays import Float32Array, Float64Array
 
 if TYPE_CHECKING:
-    from odp.catalogues.catalogue import Catalogue
     from odp.models.examples import ExamplesTerms
     from odp.models.local_training import LocalTraining
+    from odp.protocol.catalogues.catalogue import Catalogue
+    from odp.protocol.wire.model import ModelVersion
     from odp.v1 import common_pb2, model_evaluation_pb2
-    from odp.wire.model import ModelVersion
 
 MOST_ITEMS, MOST_RANK = 2**22, 64  # numbers of items are exact in float32
 _GLOBALS = 2
@@ -79,7 +79,7 @@ class RatedItems:
             object.__setattr__(self, "centre", self.low + 0.625 * (self.high - self.low))
         _validate.within(low=-1e6, high=1e6, centre=self._centre)
         if self.catalogue is not None:
-            from odp.catalogues.catalogue import Catalogue
+            from odp.protocol.catalogues.catalogue import Catalogue
 
             if not isinstance(self.catalogue, Catalogue):
                 raise ConfigurationError(

@@ -28,10 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp._system.files.whole_file import write_whole
 from odp.errors import ConfigurationError, DataError
 from odp.models.item_features import Float32Array, checked_item_features
 from odp.numerics.archives import UNREADABLE, require_stored
-from odp.whole_file import write_whole
 
 # Chosen on MovieLens-1M's validation parts, with starts from MovieLens latest-small and from releases.
 _OWN_SCALE = 0.7  # of biases and popularity beside factors

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from odp.enclave.reference_values import ReferenceValues
 from odp.operations.findings import Finding
 from odp.operations.folders import examine_folder
 from odp.operations.listeners import examine_listener
 from odp.operations.scraping import examine_metrics
+from odp.trust.enclave.reference_values import ReferenceValues
 
 
 @dataclass(frozen=True, kw_only=True)

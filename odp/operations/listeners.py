@@ -11,16 +11,16 @@ import grpc
 from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from odp.enclave.chip_end import ADVICE, WARN_DAYS, chain_ends
-from odp.enclave.evidence import Reason
-from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.verifier import verify_fresh
 from odp.errors import AttestationError, OdpError
 from odp.operations.findings import Finding
-from odp.transparency.checkpoint import CLOCK_SKEW_SECONDS, verify_checkpoint
-from odp.transparency.sources import LogServer
 from odp.transport.channel import SHORT_DEADLINE, call, connect, parse_address
 from odp.transport.statuses import one_line
+from odp.trust.enclave.chip_end import ADVICE, WARN_DAYS, chain_ends
+from odp.trust.enclave.evidence import Reason
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enclave.verifier import verify_fresh
+from odp.trust.log.checkpoint import CLOCK_SKEW_SECONDS, verify_checkpoint
+from odp.trust.log.sources import LogServer
 from odp.v1 import attestation_pb2, attestation_pb2_grpc
 
 #: Days before its end from which a certificate is warned about: programs log it from 30 days before.

@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 
 import odp
+from odp._system.extras import require
 from odp.errors import ConfigurationError, ServiceError
-from odp.extras import require
 
 #: What a program writes to in place of a collector.
 FILE_PREFIX = "file:"

@@ -38,11 +38,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from odp._system.files.whole_file import write_whole
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array
 from odp.serving.item_index import MOST_ITEMS, MOST_RANK, ItemIndex
 from odp.serving.item_keys import MOST_BYTES, ItemKeys
-from odp.whole_file import write_whole
 
 _MAGIC, _VERSION = b"odp-indx", 1
 _FIRST = struct.Struct("<8sII")

@@ -20,13 +20,13 @@ from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, DataError
 from odp.models.item_table import IndexColumns
 from odp.numerics.arrays import Float64Array, Int64Array
+from odp.protocol.wire.model import ModelVersion, Slices
 from odp.serving.index_file import made
 from odp.serving.item_index import ItemIndex, packed
 from odp.serving.item_keys import ItemKeys
 from odp.serving.scan import best
 from odp.signed.task import open_task
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, Slices
 
 #: Items that are predicted after the scan, at least.
 RERANKED = 400

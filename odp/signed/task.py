@@ -11,23 +11,23 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from odp._validate import identifier, integer, positive, within
-from odp.aggregation.table import MODES, mode_of
 from odp.algorithms.capabilities import Inquiry
 from odp.algorithms.computing_time import fixed_seconds, require_payable
 from odp.algorithms.registry import TABLE, algorithm_for, training_of
 from odp.algorithms.release import sampling_of
 from odp.algorithms.seam import SampledQuery
-from odp.broadcast.sizes import check_sizes
-from odp.broadcast.terms import check_broadcast
-from odp.catalogues.named import named_in
 from odp.crypto import domains
 from odp.crypto.public_keys import require_ed25519
 from odp.crypto.signing import SigningKey, verify
 from odp.errors import ConfigurationError
+from odp.protocol.aggregation.table import MODES, mode_of
+from odp.protocol.catalogues.named import named_in
+from odp.protocol.wire.encoding import encoding_of
+from odp.protocol.wire.numbers import check_numbers
 from odp.refusing import refusing
+from odp.signed.broadcast.sizes import check_sizes
+from odp.signed.broadcast.terms import check_broadcast
 from odp.v1 import aggregator_pb2, common_pb2
-from odp.wire.encoding import encoding_of
-from odp.wire.numbers import check_numbers
 
 HASH_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -35,7 +35,7 @@ SIGNATURE_BYTES = 64
 LARGEST_DEFINITION = 64 * 2**10
 LARGEST_MANIFEST = 64 * 2**10
 MOST_ITEMS = 2**24
-#: Of a catalogue (``odp.catalogues.step``, which enclaves do not load).
+#: Of a catalogue (``odp.protocol.catalogues.step``, which enclaves do not load).
 MOST_VERSIONS = 10_000
 #: Numbers of a dense vector: as many as a contribution can have.
 MOST_NUMBERS = 2**25

@@ -13,10 +13,10 @@ from typing import Protocol, TypeVar
 
 import sqlalchemy as sa
 
+from odp._system.files.durability import Health
 from odp.errors import StateError, StoreUnreachable
 from odp.storage.postgresql import PostgresqlPlace, check_server
-from odp.transport.database import database_errors, open_database
-from odp.transport.durability import Health
+from odp.storage.sqlite import database_errors, open_database
 
 T = TypeVar("T")
 

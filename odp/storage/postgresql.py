@@ -10,8 +10,8 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import event
 
+from odp._system.extras import advice as missing
 from odp.errors import ConfigurationError, DiskFailed, DiskFull, StateError, StoreUnreachable
-from odp.extras import advice as missing
 from odp.transport.statuses import one_line
 
 #: The first version with ``CREATE OR REPLACE TRIGGER``, in PostgreSQL's own numbers.

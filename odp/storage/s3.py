@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from odp._system.extras import require
 from odp.errors import ConfigurationError, StateError
-from odp.extras import require
 from odp.transport.statuses import one_line
 
 #: Bytes that are sent at once; an object that is larger goes in parts of this size.

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odp import _validate
+from odp._system.posix import resource
 from odp.errors import ConfigurationError
-from odp.posix import resource
 from odp.transport.channel import LONG_DEADLINE, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 
 _MILLISECONDS = 1000

@@ -10,9 +10,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from odp._system.files import state_folder
+from odp._system.files.private_files import open_private, private_folder
 from odp.errors import StateError
-from odp.transport import state_folder
-from odp.transport.private_files import open_private, private_folder
 
 PRIVATE = 0o600
 PUBLIC = 0o644

@@ -25,10 +25,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from odp._system.files.private_files import open_private, private_folder
+from odp._system.files.state_folder import StateFolder, state_errors, write_atomically
+from odp._system.posix import fcntl
 from odp.errors import ConfigurationError
-from odp.posix import fcntl
-from odp.transport.private_files import open_private, private_folder
-from odp.transport.state_folder import StateFolder, state_errors, write_atomically
 
 CA_FILE = "ca.pem"
 _CA_KEY_FILE = "ca.key"

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 
 from odp.crypto import domains
-from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.errors import ContributionRefused, Refusal
 from odp.signed.task import task_sha256
+from odp.trust.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.token_keys import TokenKeys
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from odp.transport.database import database_errors, open_database
-from odp.transport.durability import Health
+from odp._system.files.durability import Health
+from odp.storage.sqlite import database_errors, open_database
 from server.storage.protocol import Storage
 from server.storage.sql import SqlStorage
 

@@ -11,8 +11,8 @@ import odp
 from odp.algorithms.dpam.server import DpamServer
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
-from odp.wire.encoding import rounded
-from odp.wire.tables import broadcast_from, manifest_for, table_bytes
+from odp.protocol.wire.encoding import rounded
+from odp.protocol.wire.tables import broadcast_from, manifest_for, table_bytes
 
 
 def task(training: odp.DPAM | odp.ImplicitDPAM, items: int = 50) -> odp.Task:

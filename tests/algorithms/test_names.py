@@ -23,20 +23,20 @@ PROGRAMS = ("odp", "device_runtime", "distributor", "server", "trusted_aggregato
 NAMED = {
     "odp/__init__.py": "the public API",
     "odp/items.py": "the public API",
-    "odp/task_file.py": "names of the kinds in a task file",
+    "odp/tasks/file.py": "names of the kinds in a task file",
     "odp/algorithms/registry.py": "the table",
     "odp/algorithms/factorization/": "what the trainings of a factorization share, their one message included",
     "odp/algorithms/federated/": "what federated trainings share, their one message included",
     "odp/cli/demo.py": "the demo is a task on ratings",
     "odp/cli/living.py": "a comparison of two trainings is an evaluation",
-    "odp/interop/carried.py": "which trainings another platform has",
+    "odp/research/interop/carried.py": "which trainings another platform has",
     "odp/operations/metrics.py": "a histogram of Prometheus has the name of one of ours",
-    "odp/simulation/presets.py": "settings for data sets, written like a developer's task",
-    "odp/simulation/labelled_check.py": "a task that fits a table, written like a developer's",
-    "odp/simulation/methods.py": "a comparison of algorithms",
-    "odp/simulation/tuning.py": "a search among the settings of one algorithm",
-    "odp/reproductions/": "published experiments, written like a developer's tasks",
-    "odp/simulation/fleet/fleet_task.py": "the task that the fleet trains",
+    "odp/research/simulation/presets.py": "settings for data sets, written like a developer's task",
+    "odp/research/simulation/labelled_check.py": "a task that fits a table, written like a developer's",
+    "odp/research/simulation/methods.py": "a comparison of algorithms",
+    "odp/research/simulation/tuning.py": "a search among the settings of one algorithm",
+    "odp/research/reproductions/": "published experiments, written like a developer's tasks",
+    "odp/research/simulation/fleet/fleet_task.py": "the task that the fleet trains",
 }  # fmt: skip
 
 

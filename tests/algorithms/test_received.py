@@ -15,8 +15,8 @@ from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 ITEMS = 24
 DPAM, IMPLICIT = "dpam", "implicit"

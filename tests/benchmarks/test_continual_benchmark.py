@@ -14,7 +14,7 @@ from benchmarks import continual
 from benchmarks.harness import exit_code, measure
 from odp.privacy.matrix import Participation
 from odp.privacy.matrix.sensitivity import upper_bound
-from odp.schedule import FRONT_LOADED, UNIFORM
+from odp.trainings.schedule import FRONT_LOADED, UNIFORM
 
 
 @given(st.integers(1, 12), st.integers(0, 2**32 - 1))

@@ -11,7 +11,7 @@ from benchmarks import dense
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.services import Services, Traffic
 from odp.algorithms.dense import DenseQuery, Grid
-from odp.local.processes import Child
+from odp.operations.local.processes import Child
 from odp.v1 import aggregator_pb2
 
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Printed
-from transparency.run import Run
-from transparency.world import NOW
+from trust.log.run import Run
+from trust.log.world import NOW
 from typer.testing import CliRunner
 
+from odp._system.files.state_folder import StateFolder
 from odp.cli.main import app
-from odp.enclave.platform import EmulatedPlatform
 from odp.errors import ConfigurationError
-from odp.transparency.log_files import LogFiles
-from odp.transparency.released_values import VALUES, ReleasedValues
 from odp.transport.logs import Log
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.released_values import VALUES, ReleasedValues
 from odp.v1 import log_pb2_grpc
 from server.log_servicer import NAME, log_servicer
 

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from transparency.world import NOW, filler
+from trust.log.world import NOW, filler
 from typer.testing import CliRunner
 
 from odp.cli.audit import app
 from odp.errors import ConfigurationError
-from odp.transparency.key_file import note_key
-from odp.transparency.log_files import CHECKPOINT, LogFiles
+from odp.trust.log.key_file import note_key
+from odp.trust.log.log_files import CHECKPOINT, LogFiles
 
 
 @pytest.mark.parametrize("place", ["server/log.key", "log.key"], ids=["of a server alone", "of `odp up`"])

@@ -11,9 +11,9 @@ import odp
 from distributor.helper_program import helper_key
 from odp.cli.broadcasting import broadcast_line
 from odp.cli.main import app
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.reference_values import ReferenceValues
-from odp.task_file import render_task
+from odp.tasks.file import render_task
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.reference_values import ReferenceValues
 
 KEY = "ab" * 31 + "2b"
 

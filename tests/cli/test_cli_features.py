@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from odp.cli.main import app
 from odp.datasets import Ratings, load
 from odp.errors import ConfigurationError, DataError
-from odp.task_file import load_task
+from odp.tasks.file import load_task
 
 DATA = "synthetic:n_users=400,n_items=200,ratings_per_user=20"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from odp.errors import ConfigurationError
-from odp.task_file import load_task, parse_task
+from odp.tasks.file import load_task, parse_task
 
 MODEL = """
 name = "clicks"

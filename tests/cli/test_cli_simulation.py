@@ -89,7 +89,7 @@ def test_a_simulation_writes_the_page_that_report_would(tmp_path: Path) -> None:
 def test_the_report_of_a_resumed_run_is_that_of_one_never_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from odp.simulation import record
+    from odp.research.simulation import record
 
     options = ("simulate", "--data", DATA, "--preset", "auto", "--epsilon", "20", "--delta", "1e-4", "--no-baselines")
     answer(*options, "--output", str(tmp_path / "whole"), "--checkpoint", str(tmp_path / "saved"))

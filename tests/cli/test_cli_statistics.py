@@ -12,7 +12,7 @@ from e2e.world import World
 
 from odp.datasets import load
 from odp.errors import ConfigurationError, DataError
-from odp.task_file import load_task, parse_task
+from odp.tasks.file import load_task, parse_task
 
 Odp = Callable[..., Printed]
 

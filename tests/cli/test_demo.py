@@ -18,13 +18,13 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.cli import demo
 from odp.datasets import load, random_split
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError
-from odp.local.processes import ODP
+from odp.operations.local.processes import ODP
 from odp.privacy.accounting import epsilon
 from odp.privacy.ledger import Ledger
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 
 pytestmark = pytest.mark.processes
 

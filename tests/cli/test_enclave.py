@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from cli.conftest import Printed
 
-from odp.enclave.image.built import built
-from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, PLATFORM_ENTRY, measure
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.sandbox import RESTRICTIONS
 from odp.errors import ConfigurationError
+from odp.trust.enclave.image.built import built
+from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, PLATFORM_ENTRY, measure
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enclave.sandbox import RESTRICTIONS
 
 
 def test_the_file_pins_root_code_and_policy(odp: Callable[..., Printed], tmp_path: Path) -> None:

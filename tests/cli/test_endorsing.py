@@ -11,14 +11,14 @@ import pytest
 from cli.conftest import Printed
 
 from odp.crypto.note import Kind, NoteKey
-from odp.enclave.log_policy import LogPolicy
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.upgrade_policy import UpgradePolicy
 from odp.errors import ConfigurationError, StateError
-from odp.local.reference_values import reference_values
-from odp.transparency.endorsements import EndorsementFile, check_withdrawal, open_endorsement
+from odp.operations.local.reference_values import reference_values
+from odp.trust.enclave.log_policy import LogPolicy
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enclave.upgrade_policy import UpgradePolicy
+from odp.trust.log.endorsements import EndorsementFile, check_withdrawal, open_endorsement
 
 
 @pytest.fixture

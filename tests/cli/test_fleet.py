@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from device_runtime import State, Store, store_path
-from odp.enclave.reference_values import ReferenceValues
+from odp.trust.enclave.reference_values import ReferenceValues
 
 DEVICES, ROUNDS = 120, 3
 SCENARIO = f"""

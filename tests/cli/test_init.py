@@ -16,7 +16,7 @@ import odp
 from odp.cli.projects import make_project
 from odp.datasets import synthetic_movielens
 from odp.errors import ConfigurationError
-from odp.local.processes import ODP
+from odp.operations.local.processes import ODP
 
 SMALL = "synthetic:n_users=120,n_items=20,ratings_per_user=8"
 

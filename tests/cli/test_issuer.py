@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Printed
-from enrolment.world import Developer
+from trust.enrolment.world import Developer
 
 from device_runtime import provision
 from odp.data import synthetic_movielens
-from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 from odp.errors import ServiceError
-from odp.local.processes import Child
+from odp.operations.local.processes import Child
+from odp.trust.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 
 
 @pytest.mark.processes

@@ -13,7 +13,7 @@ import pytest
 
 import odp
 from odp.errors import ConfigurationError, DataError
-from odp.simulation.labelled_check import usable_rows
+from odp.research.simulation.labelled_check import usable_rows
 
 HEADER = ("reader", "Length", "has link", "Topic", "note", "Verdict")
 

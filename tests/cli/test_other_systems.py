@@ -22,8 +22,8 @@ for module, names in (
     for name in names:
         if hasattr(module, name):
             delattr(module, name)
-import odp.posix
-odp.posix.sys = type("sys", (), {"platform": "win32"})
+import odp._system.posix
+odp._system.posix.sys = type("sys", (), {"platform": "win32"})
 from odp.cli.main import main
 sys.argv = ["odp", *sys.argv[1:]]
 main()

@@ -12,7 +12,7 @@ import pytest
 
 import odp as platform
 from odp.errors import OdpError
-from odp.task_file import render_task
+from odp.tasks.file import render_task
 
 DATA = "synthetic:n_users=300,examples_per_user=10"
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from odp.cli import table as command
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
-from odp.public_tables.table import OpenedTable, Table, open_version, sign_table, sign_version
+from odp.signed.tables.table import OpenedTable, Table, open_version, sign_table, sign_version
 
 KEY = SigningKey.from_bytes(bytes(32))
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -42,7 +42,7 @@ class Connected:
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> Connected:
-    from odp import client
+    from odp.services import connection as client
 
     found = Connected()
     monkeypatch.setattr(client, "connect", lambda *_, **__: found)

@@ -14,7 +14,7 @@ from e2e.world import World
 
 from odp.cli.task import find_task
 from odp.errors import ConfigurationError, ServiceError
-from odp.task_file import load_task, parse_task
+from odp.tasks.file import load_task, parse_task
 from odp.v1 import common_pb2, server_pb2
 
 Odp = Callable[..., Printed]

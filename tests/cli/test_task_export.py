@@ -12,14 +12,14 @@ from cli.conftest import Printed
 from e2e.world import World, small_ratings, small_task
 
 import odp as platform
-from odp.client import connect
 from odp.crypto import domains
 from odp.crypto.signing import verify
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise
+from odp.services.connection import connect
 from odp.serving import IndexedModel
 from odp.signed.task import task_sha256
-from odp.task_file import render_task
+from odp.tasks.file import render_task
 from odp.v1 import common_pb2
 
 Odp = Callable[..., Printed]

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from odp._system.files.state_folder import StateFolder
 from odp.cli.upgrade import logged
 from odp.crypto.note import NoteKey
 from odp.crypto.signing import SigningKey
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, ServiceError, StateError
-from odp.local.successor import adopt_successor
-from odp.transparency.endorsements import EndorsementFile, endorse
-from odp.transparency.entries import PolicyEntry
-from odp.transparency.excerpt import MOST_ENDORSEMENTS
-from odp.transparency.log_files import LogFiles
-from odp.transport.state_folder import StateFolder
+from odp.operations.local.successor import adopt_successor
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.log.endorsements import EndorsementFile, endorse
+from odp.trust.log.entries import PolicyEntry
+from odp.trust.log.excerpt import MOST_ENDORSEMENTS
+from odp.trust.log.log_files import LogFiles
 from odp.v1 import aggregator_pb2, hand_over_pb2
 from trusted_aggregator.host.hand_over_service import HISTORY
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
@@ -192,7 +192,7 @@ def test_rounds_that_are_waited_for_are_told_apart_from_the_result(
 
     monkeypatch.setattr("odp.transport.tls.load_identity", lambda **_: SimpleNamespace(ca_pem=b""))
     monkeypatch.setattr("odp.transport.channel.connect", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr("odp.transparency.sources.LogServer", lambda *_: None)
+    monkeypatch.setattr("odp.trust.log.sources.LogServer", lambda *_: None)
     monkeypatch.setattr("trusted_aggregator.host.upgrading.PredecessorClient", lambda *_, **__: None)
     monkeypatch.setattr("trusted_aggregator.host.upgrading.upgrade", take_over)
     printed = odp("enclave", "upgrade", "--services", tmp_path, "--json")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from odp.crypto.note import Kind
-from odp.enclave.reference_values import ReferenceValues
-from odp.local.processes import Child, Services
-from odp.transparency.checkpoint import check_age, verify_checkpoint
-from odp.transparency.key_file import note_key
-from odp.transparency.sources import LogServer
+from odp.operations.local.processes import Child, Services
 from odp.transport.channel import connect
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.checkpoint import check_age, verify_checkpoint
+from odp.trust.log.key_file import note_key
+from odp.trust.log.sources import LogServer
 
 pytestmark = pytest.mark.processes
 

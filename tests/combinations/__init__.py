@@ -10,10 +10,10 @@ import importlib
 from collections.abc import Iterable
 from types import ModuleType
 
-from odp.aggregation.table import MODES, mode_of
 from odp.algorithms.registry import TABLE, algorithm_for
 from odp.algorithms.seam import SampledQuery
 from odp.crypto.segments import SEGMENT_BYTES
+from odp.protocol.aggregation.table import MODES, mode_of
 from odp.v1 import common_pb2
 
 # Numbers of a contribution that is sealed in segments, for its length.

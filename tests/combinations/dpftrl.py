@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from combinations.federated import aggregated_by, published_by
-from odp.aggregation.table import ENCLAVE, SECAGG
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.privacy.matrix.blt import BITS
+from odp.protocol.aggregation.table import ENCLAVE, SECAGG
 from odp.v1 import common_pb2
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from combinations.federated import aggregated_by, published_by
-from odp.aggregation.table import ENCLAVE
 from odp.algorithms.dpsgd.config import DPSGD
+from odp.protocol.aggregation.table import ENCLAVE
 from odp.v1 import common_pb2
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from combinations.federated import aggregated_by, published_by
-from odp.aggregation.table import ENCLAVE
 from odp.algorithms.federated.config import FederatedTraining
 from odp.algorithms.private_fl.config import PrivateFL
+from odp.protocol.aggregation.table import ENCLAVE
 from odp.v1 import common_pb2, private_fl_pb2
 
 _REPORT = private_fl_pb2.PrivateReportTerms(

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from combinations import sampled, unsampled
-from odp.aggregation.table import mode_of
 from odp.algorithms.registry import algorithm_for, training_of
 from odp.algorithms.seam import LocalRows, NoisyTensors
+from odp.protocol.aggregation.table import mode_of
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 FILE = Path(__file__).with_name("recorded.zip")
 _POPULATIONS = 6

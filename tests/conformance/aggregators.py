@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 from conformance.postgresql import PostgresqlServer
 
+from odp._system.files.state_folder import StateFolder
 from odp.storage.postgresql import postgresql_place
-from odp.transport.state_folder import StateFolder
 from trusted_aggregator.host.postgresql_storage import open_storage
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Storage

@@ -20,9 +20,9 @@ from odp.crypto import HpkeKey, SignatureError, SigningKey, domains, seal, verif
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.note import Kind, VerifierKey
 from odp.crypto.public_keys import PRIME, require_ed25519, require_x25519
-from odp.enclave.evidence import Claims
-from odp.enclave.registers import NAMES
 from odp.errors import AttestationError, ConfigurationError
+from odp.trust.enclave.evidence import Claims
+from odp.trust.enclave.registers import NAMES
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
 _D = -121665 * pow(121666, -1, PRIME) % PRIME

@@ -11,7 +11,7 @@ from odp.crypto.signing import SigningKey
 from odp.dashboard.source import AuditFacts, LogFacts, RefusalFacts
 from odp.errors import ServiceUnavailable
 from odp.signed.task import sign_task, task_sha256
-from odp.task_file import AnyTask, parse_task
+from odp.tasks.file import AnyTask, parse_task
 from odp.v1 import common_pb2, server_pb2
 
 NOW = 1_800_000_000.0

@@ -26,8 +26,8 @@ from odp.models.left_out import UNKNOWN
 from odp.operations.endpoint import Endpoint
 from odp.operations.metrics import Metrics
 from odp.signed.task import open_task, sign_task, task_sha256
-from odp.task import Task
-from odp.task_file import parse_task
+from odp.tasks.file import parse_task
+from odp.tasks.task import Task
 from odp.v1 import common_pb2, server_pb2
 
 ORIGIN = "http://127.0.0.1:7777"

@@ -21,7 +21,7 @@ from odp.datasets.table_files import is_table_file
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.users import user_seeds
 from odp.models.example_tables import examples_for, split_for
-from odp.simulation.labelled_check import read_for
+from odp.research.simulation.labelled_check import read_for
 
 Row = tuple[str, int | None, str, str, str]
 NAMES = ("Who", "Some Length", "word", "code", "Is spam?")
@@ -236,7 +236,7 @@ def test_what_is_read_shows_no_data(tmp_path: Path) -> None:
 def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.csv"
     path.write_text("user,x,label\nann,1,a\n")
-    monkeypatch.setattr("odp.extras.is_installed", lambda module: module != "pyarrow")
+    monkeypatch.setattr("odp._system.extras.is_installed", lambda module: module != "pyarrow")
     with pytest.raises(
         ConfigurationError, match=r"cannot read tables: pyarrow is not installed: .*odp-platform\[data\]"
     ):

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from doors import impatient_door
-from enrolment.world import Clock, Developer
-from enrolment.world import World as IssuerWorld
+from trust.enrolment.world import Clock, Developer
+from trust.enrolment.world import World as IssuerWorld
 
 import odp
 from device_runtime.host.provision import provision
@@ -29,24 +29,26 @@ from device_runtime.round.gate import Gate
 from device_runtime.round.participation import Participant
 from device_runtime.round.verification import FOLDER, Records
 from device_runtime.store.store import Store, store_path
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
-from odp.catalogues.catalogue import versions_in
 from odp.crypto import domains
 from odp.crypto.hpke import DecryptionError, HpkeKey
 from odp.crypto.refusals import CLOSED, closed_digest
 from odp.crypto.signing import SigningKey
 from odp.datasets.ratings import Ratings
-from odp.enclave import EmulatedPlatform, EnclavePolicy, ReferenceValues
-from odp.enrolment import issuer_program
-from odp.enrolment.issuer import Issuer
 from odp.errors import ContributionRefused, Refusal
+from odp.protocol.catalogues.catalogue import versions_in
+from odp.protocol.wire.model import ModelVersion
+from odp.protocol.wire.tables import manifest_for, table_bytes
 from odp.signed.charter import approve, charter_sha256, found
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
 from odp.transport.logs import Log
 from odp.transport.service import RunningServer, serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import TlsIdentity, development_identity
+from odp.trust.enclave import EmulatedPlatform, EnclavePolicy, ReferenceValues
+from odp.trust.enrolment import issuer_program
+from odp.trust.enrolment.issuer import Issuer
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
@@ -63,8 +65,6 @@ from odp.v1 import (
     server_pb2,
     server_pb2_grpc,
 )
-from odp.wire.model import ModelVersion
-from odp.wire.tables import manifest_for, table_bytes
 
 ITEMS = 600
 DIGESTS = {role: "sha384:" + letter * 96 for role, letter in (("distributor", "d"), ("aggregator", "a"))}

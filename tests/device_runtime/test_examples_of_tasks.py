@@ -18,8 +18,8 @@ from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
 from odp.models.events_query import AGGREGATES, EventsTerms
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 NOW = 1_000_000.0
 
@@ -220,7 +220,7 @@ def test_every_query_of_a_statistics_task_reads_its_own_rows(store: Store) -> No
 
 
 def test_a_task_file_holds_the_query() -> None:
-    from odp.task_file import parse_task, render_task
+    from odp.tasks.file import parse_task, render_task
 
     made = task(odp.RatingsData(low=0, high=2, events=odp.Events(
         service="music", type="play", item=("genre", "hour"), buckets=20, where=['genre == "rock"'])))  # fmt: skip

@@ -16,7 +16,7 @@ from device_runtime.person.limits import Limits
 from device_runtime.round.participation import Outcome
 from device_runtime.tasks.assignment import Work, open_assignment
 from odp.errors import PrivacyError
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from transparency.world import filler
+from trust.log.world import filler
 
 from device_runtime.host.fleet import Fleet
 from device_runtime.host.fleet_options import FleetOptions, Timing
@@ -23,17 +23,17 @@ from device_runtime.round.participation import Outcome, Participant
 from device_runtime.store.store import State
 from device_runtime.tasks.assignment import Work, open_assignment
 from device_runtime.tasks.charters import CharterMemory
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey
-from odp.enclave.log_policy import LogPolicy
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ServiceUnavailable, TransparencyError
-from odp.transparency.client import LogMemory
-from odp.transparency.endorsements import endorse
-from odp.transparency.entries import CharterEntry, ManifestEntry, PolicyEntry, TaskEntry
-from odp.transparency.log_files import LogFiles
-from odp.transparency.proofs import LogGuard, packed
-from odp.transport.state_folder import StateFolder
+from odp.trust.enclave.log_policy import LogPolicy
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.log.client import LogMemory
+from odp.trust.log.endorsements import endorse
+from odp.trust.log.entries import CharterEntry, ManifestEntry, PolicyEntry, TaskEntry
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.proofs import LogGuard, packed
 from odp.v1 import log_pb2, server_pb2
 
 

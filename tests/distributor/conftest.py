@@ -19,11 +19,11 @@ from odp.crypto import SigningKey, seal
 from odp.crypto.domains import select_info, selected_aad
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.model import ModelVersion
+from odp.protocol.wire.tables import manifest_for, table_bytes
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_task, task_sha256
-from odp.task import Task
+from odp.tasks.task import Task
 from odp.v1 import common_pb2, distributor_pb2
-from odp.wire.model import ModelVersion
-from odp.wire.tables import manifest_for, table_bytes
 
 ITEMS = 40
 SLICES = 8

@@ -16,12 +16,12 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.config import Histogram
 from odp.algorithms.statistics.task import Statistics
 from odp.crypto import HpkeKey, SignatureError, SigningKey
-from odp.enclave.policy import SELECTIONS
 from odp.errors import ConfigurationError, StateError
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.model import ModelVersion, TableValues
 from odp.signed.task import open_task, sign_manifest, sign_task
+from odp.trust.enclave.policy import SELECTIONS
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, TableValues
 
 KEY = HpkeKey.generate()
 

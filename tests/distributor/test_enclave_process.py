@@ -19,15 +19,15 @@ from distributor.enclave import DistributorCore
 from distributor.interface import UnknownModel
 from distributor.remote import RemoteDistributor
 from odp.crypto import HpkeKey, SignatureError, SigningKey
-from odp.enclave import launcher
-from odp.enclave.channel import Client, Connection
-from odp.enclave.enclave_start import start, wait_ready
-from odp.enclave.evidence import Claims, read_token
-from odp.enclave.measurement import DISTRIBUTOR_ENTRY
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import SELECTIONS, EnclavePolicy, Selection
 from odp.errors import ConfigurationError
 from odp.signed.task import sign_manifest
+from odp.trust.enclave import launcher
+from odp.trust.enclave.channel import Client, Connection
+from odp.trust.enclave.enclave_start import start, wait_ready
+from odp.trust.enclave.evidence import Claims, read_token
+from odp.trust.enclave.measurement import DISTRIBUTOR_ENTRY
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import SELECTIONS, EnclavePolicy, Selection
 from odp.v1 import common_pb2, distributor_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 

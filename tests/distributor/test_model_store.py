@@ -24,8 +24,8 @@ from conformance.models import FILE_STORES, MODEL_STORES
 from distributor.model_folders import ModelFolders
 from distributor.model_store import ModelStore
 from odp.errors import ConfigurationError, DiskFailed, DiskFull, StateError
+from odp.protocol.wire.blocks import BLOCK_BYTES
 from odp.v1 import common_pb2
-from odp.wire.blocks import BLOCK_BYTES
 
 
 def store_model(store: ModelStore, model: Any) -> None:

@@ -17,14 +17,14 @@ import pytest
 from callers import DistributorStub, control_channel, program_identity
 
 from distributor import Config, Running, enclave_process, start
-from odp.enclave.in_thread import InThread
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.errors import ConfigurationError, StateError
 from odp.transport.channel import connect
 from odp.transport.logs import Log
+from odp.trust.enclave.in_thread import InThread
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enclave.verifier import VerifiedEnclave, verify_evidence
 from odp.v1 import attestation_pb2, attestation_pb2_grpc, distributor_pb2_grpc
 
 SECONDS = 60.0

@@ -16,17 +16,17 @@ from distributor import servicer
 from distributor.enclave import DistributorCore
 from distributor.model_folders import ModelFolders
 from distributor.servicer import DistributorService
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import HpkeKey, SigningKey
+from odp.protocol.wire.model import ModelVersion, TableValues
 from odp.signed.task import sign_manifest
 from odp.transport.backpressure import Patience
 from odp.transport.channel import CHUNK_BYTES, connect, translated
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import common_pb2, distributor_pb2
-from odp.wire.model import ModelVersion, TableValues
 
 KEY = HpkeKey.generate()
 SECONDS = 60.0

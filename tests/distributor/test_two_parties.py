@@ -25,9 +25,9 @@ from odp.crypto import domains, seal
 from odp.crypto.pir import two_server
 from odp.crypto.pir.shape import Shape
 from odp.errors import AttestationError, ServiceError, ServiceUnavailable, StaleModel
+from odp.protocol.wire.encoding import ENCODINGS, Encoding, row_bytes
 from odp.transport.channel import connect
 from odp.v1 import distributor_pb2, retrieval_pb2, retrieval_pb2_grpc
-from odp.wire.encoding import ENCODINGS, Encoding, row_bytes
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from documentation.code_blocks import ROOT, blocks_of
 from documentation.running import run_page
 
-from odp.transport.state_folder import StateFolder
+from odp._system.files.state_folder import StateFolder
 
 HOW_TO = ROOT / "docs" / "how-to"
 TASK = """

@@ -12,7 +12,7 @@ import device_runtime
 import odp
 from device_runtime.host.provision import provision
 from odp.datasets import Ratings, synthetic_movielens
-from odp.local.processes import Services
+from odp.operations.local.processes import Services
 from odp.transport.logs import Log
 
 

@@ -35,8 +35,8 @@ def use_armed_images(points: list[str]) -> None:
     """Every enclave that this process starts is the armed one."""
     from crashing.arming import send_points
 
-    from odp.enclave import launcher
-    from odp.enclave.policy import EnclavePolicy
+    from odp.trust.enclave import launcher
+    from odp.trust.enclave.policy import EnclavePolicy
 
     launch = launcher.launch
 
@@ -51,7 +51,7 @@ def use_armed_images(points: list[str]) -> None:
 
 def use_image(image: tuple[str, tuple[str, ...]]) -> None:
     """The enclave that this process starts is that one."""
-    from odp.enclave import launcher
+    from odp.trust.enclave import launcher
 
     launch = launcher.launch
 
@@ -64,11 +64,11 @@ def use_image(image: tuple[str, tuple[str, ...]]) -> None:
 
 def arm_platform(points: list[str]) -> None:
     """The platform process that this process starts is armed, or has a clock."""
-    from odp.enclave import launcher
+    from odp.trust.enclave import launcher
 
     class Armed(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, command: list[str], **keywords: Any) -> None:
-            at = command.index("odp.enclave.platform_start")
+            at = command.index("odp.trust.enclave.platform_start")
             command = [*command[: at - 1], __file__, _PLATFORM_MAIN, *points, "--", *command[at + 1 :]]
             super().__init__(command, **keywords)
 
@@ -94,7 +94,7 @@ def main() -> None:
         # Before anything of the program is loaded, which takes the clock as it finds it.
         shifted_clock.install(Path(clock.removeprefix(CLOCK)))
     if given[:1] == [_PLATFORM_MAIN]:
-        from odp.enclave import platform_process
+        from odp.trust.enclave import platform_process
 
         for point in given[1:]:
             arm(point)

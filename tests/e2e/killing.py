@@ -26,20 +26,20 @@ import odp
 from device_runtime import State, Store, store_path
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.client import Connection, TaskHandle, connect
 from odp.datasets import load
-from odp.enclave.measurement import measure
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
-from odp.local.processes import ODP, Child, Services
+from odp.operations.local.processes import ODP, Child, Services
 from odp.privacy.accounting import epsilon
+from odp.services.connection import Connection, TaskHandle, connect
 from odp.signed.release import noisy_tensors
 from odp.signed.task import open_task
-from odp.task import Task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogServer
+from odp.tasks.task import Task
 from odp.transport.channel import connect as connect_channel
+from odp.trust.enclave.measurement import measure
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogServer
 from odp.v1 import common_pb2, server_pb2
 
 DEVICES = 60

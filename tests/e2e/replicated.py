@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from odp.enclave.policy import EnclavePolicy
-from odp.local.processes import ISSUER, ODP, Child, Services
-from odp.transport.private_files import make_folders
+from odp._system.files.private_files import make_folders
+from odp.operations.local.processes import ISSUER, ODP, Child, Services
+from odp.trust.enclave.policy import EnclavePolicy
 
 SERVERS = ("server", "server-2")
 

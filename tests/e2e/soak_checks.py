@@ -12,17 +12,17 @@ from e2e.world import POPULATION
 import odp
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.client import TaskHandle
 from odp.datasets import load
-from odp.enclave.reference_values import ReferenceValues
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.services.connection import TaskHandle
 from odp.signed.release import noisy_tensors
 from odp.signed.task import open_task
-from odp.task import Task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogServer
+from odp.tasks.task import Task
 from odp.transport.channel import connect
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogServer
 from odp.v1 import common_pb2
 
 DELTA = 1e-6

@@ -15,8 +15,8 @@ from odp.algorithms.registry import algorithm_for
 from odp.datasets import Ratings, Split
 from odp.evaluation.noise import NoNoise
 from odp.privacy.accounting import epsilon as epsilon_of
+from odp.research.simulation import engine
 from odp.signed.task import open_task
-from odp.simulation import engine
 from odp.v1 import common_pb2
 
 

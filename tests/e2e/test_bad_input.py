@@ -23,7 +23,7 @@ from e2e.world import POPULATION, World, small_task
 from odp.cli import main as cli
 from odp.cli.task import _EXAMPLE as TASK_FILE
 from odp.datasets import load
-from odp.local.processes import ODP
+from odp.operations.local.processes import ODP
 
 SECONDS = 300.0
 #: A size that the files of a program in the middle of a round are above, and its log is below; a model is smaller.
@@ -278,7 +278,7 @@ def device_run(world: World, *changes: str) -> list[str]:
 
 def other_platform(world: World) -> str:
     """Reference values of the same code and policies on a platform of somebody else."""
-    from odp.local.reference_values import reference_values
+    from odp.operations.local.reference_values import reference_values
 
     addresses = {"distributor": (world.distributor.address,), "aggregator": (world.aggregator.address,)}
     reference_values(Path("elsewhere"), world.policy, addresses=addresses).save(Path("other.json"))
@@ -286,7 +286,7 @@ def other_platform(world: World) -> str:
 
 
 def other_ca() -> Path:
-    from odp.transport.state_folder import StateFolder
+    from odp._system.files.state_folder import StateFolder
     from odp.transport.tls import development_identity
 
     with StateFolder.open("other", "server") as state:

@@ -11,9 +11,9 @@ import pytest
 from conformance.buckets import bucket
 from e2e.killing import DEVICE_HOST, Platform, a_task
 
-from odp.enclave.policy import EnclavePolicy
-from odp.local.processes import ODP, Child, Services
+from odp.operations.local.processes import ODP, Child, Services
 from odp.storage.s3 import S3Objects
+from odp.trust.enclave.policy import EnclavePolicy
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

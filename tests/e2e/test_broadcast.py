@@ -12,7 +12,7 @@ from e2e.world import World, small_task
 import odp
 from odp.datasets import Ratings
 from odp.evaluation.noise import NoNoise
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 
 def trained(root: Path, ratings: Ratings, method: str) -> tuple[ModelVersion, list[float], str]:

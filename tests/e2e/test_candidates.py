@@ -29,11 +29,11 @@ from device_runtime import (
 )
 from device_runtime.tasks.charters import CharterMemory
 from odp.cli.main import app
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StaleModel
 from odp.evaluation.noise import NoNoise
-from odp.public_tables.candidates import candidate_tables
+from odp.signed.tables.candidates import candidate_tables
 from odp.signed.task import model_sha256
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import common_pb2
 
 #: How many a device fetches; a table's versions all have the same number.
@@ -45,7 +45,7 @@ class Trained:
     """A finished task of 48 users and 40 items, and a device's way to its services."""
 
     world: World
-    handle: odp.client.TaskHandle  # type: ignore[name-defined]
+    handle: odp.services.connection.TaskHandle  # type: ignore[name-defined]
     services: Services
     lookup: Lookup
     folder: Path

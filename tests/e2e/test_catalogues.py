@@ -16,18 +16,18 @@ from device_runtime import Store, indexed_model, recommend, recommend_indexed, s
 from device_runtime.host.newest import fetch_newest
 from odp.algorithms.model_evaluation.terms import RELEASE
 from odp.algorithms.registry import algorithm_for
-from odp.catalogues.catalogue import Catalogue
-from odp.client import TaskHandle
 from odp.datasets import Ratings, Split, catalogue_keys
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, ServiceError, TransparencyError
 from odp.evaluation.noise import NoNoise
-from odp.living_model import LivingModel
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.research.simulation import engine
+from odp.services.connection import TaskHandle
 from odp.signed.task import open_task, task_sha256
-from odp.simulation import engine
-from odp.task import Task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.tasks.task import Task
+from odp.trainings.living_model import LivingModel
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 from odp.v1 import common_pb2, server_pb2
 
 

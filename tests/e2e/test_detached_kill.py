@@ -17,9 +17,9 @@ from worlds import conftest_of
 from odp import Cohort, Histogram, Statistics, UserLevelDP
 from odp.algorithms.release import LARGEST_ATTACHED_BYTES
 from odp.crypto import domains
-from odp.enclave.platform import EmulatedPlatform
 from odp.signed.release import ReleaseRefused, open_release, whole_values
 from odp.transport.channel import CHUNK_BYTES
+from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, common_pb2
 
 pytestmark = pytest.mark.processes

@@ -15,14 +15,14 @@ import odp
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.registry import algorithm_for
 from odp.datasets import Ratings
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
 from odp.evaluation.noise import NoNoise
 from odp.signed.release import ReleaseRefused, noisy_tensors, whole_values
 from odp.signed.task import open_task
-from odp.transparency.audit import audit
-from odp.transparency.sources import AuditFailure, LogFolder, LogServer
 from odp.transport.channel import connect
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import AuditFailure, LogFolder, LogServer
 from odp.v1 import common_pb2
 
 BOUND = 100

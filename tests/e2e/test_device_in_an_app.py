@@ -23,8 +23,8 @@ from device_runtime.person.limits import Limits
 from device_runtime.round.door import Door
 from device_runtime.sdk import EXAMPLE, RECOMMENDED, Environment, Isolation
 from device_runtime.store.store import Store, store_path
-from odp.client import TaskHandle
 from odp.errors import ConfigurationError, ServiceUnavailable
+from odp.services.connection import TaskHandle
 
 pytestmark = [
     pytest.mark.processes,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from e2e.killing import DEVICE_HOST, Platform, a_task
 
-from odp.enclave.policy import EnclavePolicy
-from odp.local.processes import ListenAddresses, Services
+from odp.operations.local.processes import ListenAddresses, Services
+from odp.trust.enclave.policy import EnclavePolicy
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

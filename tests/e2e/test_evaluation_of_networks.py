@@ -19,9 +19,9 @@ from device_runtime import Store, store_path
 from odp.algorithms.model_evaluation.results import EvaluationResults
 from odp.algorithms.model_evaluation.terms import RELEASE
 from odp.algorithms.registry import algorithm_for
-from odp.enclave.reference_values import ReferenceValues
 from odp.evaluation.noise import NoNoise
 from odp.signed.task import open_task
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import common_pb2
 
 DEVICES = 20

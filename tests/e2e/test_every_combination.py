@@ -15,9 +15,9 @@ import pytest
 from e2e.combination_devices import devices_of
 from task_combinations import COMBINATIONS, DEVICES, Combination
 
-from odp.client import TaskHandle, connect
-from odp.enclave.policy import EnclavePolicy
-from odp.local.processes import Services
+from odp.operations.local.processes import Services
+from odp.services.connection import TaskHandle, connect
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import server_pb2
 from trusted_aggregator.state.limits import MOST_POPULATIONS
 

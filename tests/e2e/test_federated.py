@@ -18,11 +18,11 @@ from odp.algorithms.capabilities import Diagnosed
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
-from odp.enclave.reference_values import ReferenceValues
 from odp.evaluation.noise import NoNoise
 from odp.signed.task import open_task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 from odp.v1 import common_pb2
 
 DEVICES = 24

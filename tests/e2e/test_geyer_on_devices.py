@@ -22,9 +22,9 @@ from odp.algorithms.federated.terms import RELEASE
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
 from odp.evaluation.noise import NoNoise
-from odp.reproductions.geyer import CLASSES, task_of
-from odp.reproductions.gradient_features import GradientFeatures
-from odp.reproductions.strokes import strokes
+from odp.research.reproductions.geyer import CLASSES, task_of
+from odp.research.reproductions.gradient_features import GradientFeatures
+from odp.research.reproductions.strokes import strokes
 from odp.signed.task import open_task
 from odp.v1 import common_pb2
 
@@ -55,7 +55,7 @@ def layer() -> GradientFeatures:
 
 @pytest.fixture(scope="module")
 def model(layer: GradientFeatures) -> odp.KerasModel:
-    from odp.reproductions.gradient_network import gradient_network
+    from odp.research.reproductions.gradient_network import gradient_network
 
     return odp.KerasModel(gradient_network(layer, classes=CLASSES), "sparse_categorical_crossentropy")
 

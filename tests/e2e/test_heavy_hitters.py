@@ -26,15 +26,15 @@ from odp.algorithms.seam import LocalRows
 from odp.crypto.signing import SigningKey
 from odp.datasets import Ratings
 from odp.datasets.texts import UsersTexts
-from odp.enclave.reference_values import ReferenceValues
 from odp.evaluation.noise import NoNoise
 from odp.privacy.accounting import epsilon
+from odp.protocol.wire.model import Slices
 from odp.signed.task import check_definition
-from odp.task_file import parse_task, render_task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.tasks.file import parse_task, render_task
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 DEVICES = 24
 WORDS = ("cab",) * 10 + ("cad",) * 8 + ("a",) * 3 + ("bad word", "toolong", "")

@@ -17,7 +17,7 @@ from device_runtime.tasks.charters import CharterMemory
 from odp.datasets import Ratings, Split
 from odp.evaluation.noise import NoNoise
 from odp.privacy.accounting import epsilon as epsilon_of
-from odp.simulation import engine
+from odp.research.simulation import engine
 from odp.v1 import common_pb2
 
 

@@ -11,15 +11,15 @@ from e2e.killing import DATA, DEVICE_HOST, DEVICES, Platform
 from e2e.world import POPULATION, small_task
 
 import odp
-from odp.catalogues.catalogue import Catalogue
 from odp.datasets import catalogue_keys, load
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
-from odp.living_model import LivingModel, Stage, Standing
 from odp.privacy.accounting import epsilon
+from odp.protocol.catalogues.catalogue import Catalogue
 from odp.signed.task import open_task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.trainings.living_model import LivingModel, Stage, Standing
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 from odp.v1 import server_pb2
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

@@ -25,9 +25,9 @@ from odp.algorithms.local_heavy_hitters.terms import Terms
 from odp.algorithms.local_reports import LocalReports
 from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.algorithms.registry import algorithm_for
-from odp.client import TaskHandle
 from odp.datasets import Ratings
 from odp.privacy.mechanisms.random_source import RandomSource
+from odp.services.connection import TaskHandle
 from odp.signed.task import open_task
 from odp.transport.channel import connect
 from odp.v1 import aggregator_pb2, local_pb2, local_pb2_grpc, server_pb2

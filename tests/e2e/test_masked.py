@@ -15,9 +15,9 @@ import odp
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.datasets import Ratings
-from odp.enclave.reference_values import ReferenceValues
 from odp.evaluation.noise import NoNoise
 from odp.signed.task import open_task
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import common_pb2
 from trusted_aggregator.host.servicer import AggregatorService
 

@@ -15,11 +15,11 @@ from device_runtime.round import secagg
 from odp.algorithms.model_evaluation.results import EvaluationResults
 from odp.algorithms.model_evaluation.terms import RELEASE
 from odp.algorithms.registry import algorithm_for
-from odp.enclave.reference_values import ReferenceValues
 from odp.evaluation.noise import NoNoise
 from odp.signed.task import open_task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 from odp.v1 import common_pb2
 
 DEVICES = 24

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from conformance.postgresql import PostgresqlServer
 from e2e.killing import DEVICE_HOST, Platform, a_task
 
-from odp.enclave.policy import EnclavePolicy
-from odp.local.processes import ODP, Child, Services
+from odp.operations.local.processes import ODP, Child, Services
 from odp.storage.postgresql import postgresql_place
+from odp.trust.enclave.policy import EnclavePolicy
 
 pytestmark = pytest.mark.processes
 

@@ -18,11 +18,11 @@ from device_runtime.view.overview import overview
 from odp.algorithms.federated.terms import RELEASE
 from odp.algorithms.private_fl.algorithm import TaskAlgorithm
 from odp.algorithms.registry import algorithm_for
-from odp.enclave.reference_values import ReferenceValues
 from odp.evaluation.noise import NoNoise
 from odp.signed.task import open_task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 from odp.v1 import common_pb2
 
 ROUNDS = 2

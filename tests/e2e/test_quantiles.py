@@ -25,14 +25,14 @@ from odp.algorithms.release import charges_of
 from odp.algorithms.seam import LocalRows
 from odp.crypto.signing import SigningKey
 from odp.datasets import Ratings
-from odp.enclave.reference_values import ReferenceValues
 from odp.evaluation.noise import NoNoise
 from odp.evaluation.users import user_seeds
 from odp.privacy.accounting import epsilon
+from odp.protocol.wire.model import Slices
 from odp.signed.task import check_definition, open_task
-from odp.task_file import parse_task, render_task
+from odp.tasks.file import parse_task, render_task
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 NOTHING = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
 MODES = ("enclave", "masked", "secagg+")

@@ -15,9 +15,9 @@ from conformance.postgresql import PostgresqlServer
 from e2e.killing import DEVICE_HOST, Platform, a_task
 from e2e.replicated import SERVERS, Replicated
 
-from odp.client import connect
-from odp.enclave.policy import EnclavePolicy
-from odp.local.processes import Services
+from odp.operations.local.processes import Services
+from odp.services.connection import connect
+from odp.trust.enclave.policy import EnclavePolicy
 
 pytestmark = pytest.mark.processes
 

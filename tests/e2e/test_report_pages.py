@@ -13,11 +13,11 @@ from e2e.browser import Browser, catching
 from odp.datasets import random_split, synthetic_movielens
 from odp.evaluation.baselines import baselines
 from odp.pictures.style import DARK, LIGHT, contrast
-from odp.simulation.engine import simulate
-from odp.simulation.presets import preset_task
-from odp.simulation.record import plain, run_record
-from odp.simulation.report import render_html
-from odp.simulation.report_of_runs import render_runs
+from odp.research.simulation.engine import simulate
+from odp.research.simulation.presets import preset_task
+from odp.research.simulation.record import plain, run_record
+from odp.research.simulation.report import render_html
+from odp.research.simulation.report_of_runs import render_runs
 
 WIDTHS = (390, 1100, 1600)
 #: The colours of each text that is drawn on the page and in its charts, and its size in pixels of the screen.

@@ -22,22 +22,22 @@ from device_runtime import Store, store_path
 from device_runtime.host.provision import provision
 from device_runtime.network.services import Traffic
 from device_runtime.round import secagg, secagg_sessions
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.cli.device import app
-from odp.client import TaskHandle
 from odp.crypto import SigningKey
 from odp.crypto.roster import hash_of, read_roster
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.datasets import Ratings
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
+from odp.services.connection import TaskHandle
 from odp.signed.task import open_task
 from odp.transport.channel import connect
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import read_ca
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import common_pb2, secagg_service_pb2, secagg_service_pb2_grpc, server_pb2
 from trusted_aggregator.modes.secagg.limits import Pace
 

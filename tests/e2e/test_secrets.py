@@ -127,7 +127,7 @@ def _secrets_of(world: World, device: int, status: Any) -> _Secrets:
 
 
 def _no_slices() -> Any:
-    from odp.wire.model import Slices
+    from odp.protocol.wire.model import Slices
 
     return Slices(0, np.zeros(0, np.int64), np.zeros((0, 3), np.float32), {"globals": np.ones((1, 2), np.float32)})
 

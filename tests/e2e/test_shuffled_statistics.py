@@ -19,11 +19,11 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.shuffled_statistics.terms import Terms
 from odp.crypto.signing import SigningKey
 from odp.datasets import Ratings
-from odp.enclave.reference_values import ReferenceValues
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.signed.task import check_definition, open_task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 from odp.v1 import common_pb2
 
 

@@ -22,12 +22,12 @@ from device_runtime.network.services import Traffic
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.datasets import Ratings
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import AttestationError, ConfigurationError, ServiceError
 from odp.evaluation.noise import NoNoise
 from odp.signed.task import open_task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 from odp.v1 import aggregator_pb2, common_pb2, server_pb2
 
 

@@ -16,10 +16,10 @@ from e2e import crash
 from stream_worlds import ROUNDS, SIZE, StreamWorld
 
 from odp.crypto import domains
-from odp.enclave.platform import EmulatedPlatform
 from odp.numerics.arrays import Int64Array
 from odp.signed.ledger import LedgerPart
 from odp.transport.channel import connect
+from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2, attestation_pb2_grpc
 
 pytestmark = pytest.mark.processes
@@ -33,7 +33,7 @@ from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 import crash
 crash.use_image(crash.AGGREGATORS[crash.NOISELESS])
-from odp.enclave.policy import EnclavePolicy
+from odp.trust.enclave.policy import EnclavePolicy
 from trusted_aggregator import Config, start
 policy = EnclavePolicy.from_bytes(bytes.fromhex(sys.argv[2]))
 config = Config(state=Path(sys.argv[1]), listen="127.0.0.1:0", control_listen="127.0.0.1:0", policy=policy)

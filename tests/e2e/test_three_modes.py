@@ -30,13 +30,13 @@ from scipy import stats
 import odp
 from device_runtime import State, Store, store_path
 from device_runtime.store.schema import Participation
-from odp.client import Connection, TaskHandle, connect
-from odp.enclave.measurement import measure
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
-from odp.local.processes import ODP, Child, Services
+from odp.operations.local.processes import ODP, Child, Services
+from odp.services.connection import Connection, TaskHandle, connect
 from odp.signed.task import open_task
+from odp.trust.enclave.measurement import measure
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import common_pb2, server_pb2
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from e2e.killing import DEVICE_HOST, Platform, a_task
 
-from odp.enclave.policy import EnclavePolicy
-from odp.local.processes import ODP, Child, Services
+from odp.operations.local.processes import ODP, Child, Services
+from odp.trust.enclave.policy import EnclavePolicy
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry is not installed: pip install 'odp-platform[traces]'")
 

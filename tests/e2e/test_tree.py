@@ -16,13 +16,13 @@ import odp
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import RELEASE
 from odp.datasets import Ratings
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceError
 from odp.evaluation.noise import NoNoise
 from odp.signed.task import open_task
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 from odp.v1 import common_pb2
 
 TREE = EnclavePolicy(role="aggregator", minimum_cohort=20, leaves=2)

@@ -17,13 +17,13 @@ from e2e.world import POPULATION, wait_finished
 
 import odp
 from device_runtime import Store, store_path
-from odp.client import TaskHandle, connect
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.local.processes import ODP, Child, ListenAddresses, Services
-from odp.task import Task
-from odp.transparency.audit import AuditReport, audit
-from odp.transparency.sources import LogFolder
+from odp.operations.local.processes import ODP, Child, ListenAddresses, Services
+from odp.services.connection import TaskHandle, connect
+from odp.tasks.task import Task
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import AuditReport, audit
+from odp.trust.log.sources import LogFolder
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -18,18 +18,18 @@ from e2e.world import World, wait_finished
 import odp
 from device_runtime import Store, store_path
 from device_runtime.round import secagg
-from odp.client import Connection, connect
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
 from odp.evaluation.noise import NoNoise
-from odp.local.processes import ODP, Child, Services
 from odp.models.left_out import UNKNOWN
+from odp.operations.local.processes import ODP, Child, Services
+from odp.services.connection import Connection, connect
 from odp.signed.task import open_task
-from odp.task_file import render_task
-from odp.task_states import FINAL, usable_in_words
-from odp.transparency.audit import audit
-from odp.transparency.sources import LogFolder
+from odp.tasks.file import render_task
+from odp.tasks.states import FINAL, usable_in_words
 from odp.transport.tls import read_ca
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.sources import LogFolder
 from odp.v1 import server_pb2
 
 SECONDS = 150.0

@@ -29,24 +29,24 @@ from odp.algorithms.computing_time import fixed_seconds
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.question import Question
-from odp.client import Connection, LocalTask, TaskHandle
 from odp.datasets import Ratings, synthetic_movielens
-from odp.enclave.in_thread import InThread
-from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.enrolment import issuer_program
-from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
-from odp.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
-from odp.local.reference_values import reference_values
+from odp.operations.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
+from odp.operations.local.reference_values import reference_values
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.public_tables.table import is_table
-from odp.task import Task
+from odp.services.connection import Connection, LocalTask, TaskHandle
+from odp.signed.tables.table import is_table
+from odp.tasks.task import Task
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.tls import read_ca
+from odp.trust.enclave.in_thread import InThread
+from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enrolment import issuer_program
+from odp.trust.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 from odp.v1 import common_pb2, server_pb2
 from trusted_aggregator.modes.hosting import ModeOptions
 from trusted_aggregator.modes.secagg.limits import Pace

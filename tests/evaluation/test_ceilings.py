@@ -12,7 +12,7 @@ from odp.datasets import Ratings, random_split, synthetic_movielens
 from odp.errors import DataError
 from odp.evaluation import ceilings
 from odp.evaluation.ceilings import ease_weights, knn_weights, tuned_ease, tuned_ials, tuned_item_knn
-from odp.simulation.methods import contest_for
+from odp.research.simulation.methods import contest_for
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_the_setting_of_largest_validation_recall_is_taken(monkeypatch, seen):
 def test_a_catalogue_that_is_too_large_for_ease_is_refused_and_has_no_row(monkeypatch, seen):
     assert "EASE, all data in one place" in [method.name for method in contest_for(seen, preset="auto").methods]
     monkeypatch.setattr("odp.evaluation.ceilings.MOST_ITEMS", 50)
-    monkeypatch.setattr("odp.simulation.methods.MOST_ITEMS", 50)
+    monkeypatch.setattr("odp.research.simulation.methods.MOST_ITEMS", 50)
     with pytest.raises(DataError, match="60 items are more than 50"):
         tuned_ease(random_split(seen, seed=1))
     assert "EASE, all data in one place" not in [method.name for method in contest_for(seen, preset="auto").methods]

@@ -12,7 +12,7 @@ from odp.datasets import Ratings, Split, random_split, synthetic_movielens
 from odp.errors import DataError
 from odp.evaluation.als import als
 from odp.evaluation.baselines import baselines, rmse
-from odp.simulation.presets import preset_task
+from odp.research.simulation.presets import preset_task
 
 DATA = synthetic_movielens(n_users=500, n_items=60, ratings_per_user=20)
 SPLIT = random_split(DATA, seed=1)

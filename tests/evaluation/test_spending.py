@@ -11,7 +11,7 @@ from odp.algorithms.release import charges_of
 from odp.datasets import synthetic_movielens
 from odp.evaluation.spending import spending
 from odp.privacy.accounting import epsilon
-from odp.simulation.presets import preset_task
+from odp.research.simulation.presets import preset_task
 
 
 def test_shares_add_up_to_one_and_epsilon_to_the_whole() -> None:

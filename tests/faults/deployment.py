@@ -24,13 +24,13 @@ from faults.disk import Machine
 from task_combinations import DEVICES
 
 from benchmarks.temporary_postgresql import PostgresqlServer
-from odp.client import Connection, connect
-from odp.enclave.measurement import measure
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import OdpError, ServiceError
-from odp.local.processes import ODP, Child, Services
-from odp.local.successor import adopt_successor
+from odp.operations.local.processes import ODP, Child, Services
+from odp.operations.local.successor import adopt_successor
+from odp.services.connection import Connection, connect
+from odp.trust.enclave.measurement import measure
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
 
 SECONDS = 240.0
 #: The roles whose code an upgrade changes.

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pytest
 from aggregator_host import StoredHost
 from device_runtime_ledger import TASK, participation, prepare
-from transparency.world import NOW, filler
+from trust.log.world import NOW, filler
 from worlds import conftest_of
 
 from device_runtime.round.attempts import begin_attempt
@@ -23,20 +23,20 @@ from device_runtime.store.schema import State
 from device_runtime.store.store import Store
 from distributor.model_folders import ModelFolders
 from distributor.model_store import ModelStore
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.note import Kind, NoteKey
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.platform import EmulatedPlatform
-from odp.enrolment.storage import Grant, KeyRecord
-from odp.enrolment.storage import Storage as IssuerStorage
 from odp.errors import ContributionRefused, PrivacyError, Refusal
 from odp.evaluation.noise import NoNoise
 from odp.privacy.ledger_entry import ReleaseState, entries_of
 from odp.privacy.ledger_state import LedgerHead
-from odp.transparency import merkle
-from odp.transparency.checkpoint import Checkpoint, sign_checkpoint
-from odp.transparency.log_files import LogFiles
-from odp.transparency.witness import Witness
-from odp.transport.state_folder import StateFolder
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enrolment.storage import Grant, KeyRecord
+from odp.trust.enrolment.storage import Storage as IssuerStorage
+from odp.trust.log import merkle
+from odp.trust.log.checkpoint import Checkpoint, sign_checkpoint
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.witness import Witness
 from odp.v1 import common_pb2, enrolment_pb2
 from server.storage import NewVersion, TaskRecord
 from server.storage.sqlite import open_sqlite

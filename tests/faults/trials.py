@@ -20,12 +20,12 @@ from faults.verdicts import require_charged_as_counted, require_named_failure, r
 from faults.works import work_of
 
 from device_runtime import Store
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import OdpError
 from odp.signed.task import open_task, task_sha256
-from odp.transparency.audit import audit
-from odp.transparency.records import TaskFindings
-from odp.transparency.sources import LogFolder
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import audit
+from odp.trust.log.records import TaskFindings
+from odp.trust.log.sources import LogFolder
 from odp.v1 import common_pb2, server_pb2
 
 _FAILED = server_pb2.TaskStatus.STATE_FAILED

@@ -11,9 +11,9 @@ from faults.configurations import Configuration
 from faults.deployment import Deployment
 
 import odp
-from odp.client import TaskHandle
-from odp.living_model import LivingModel, Stage, Standing
+from odp.services.connection import TaskHandle
 from odp.signed.task import open_task
+from odp.trainings.living_model import LivingModel, Stage, Standing
 from odp.v1 import server_pb2
 
 _PERIOD_DAYS = 7

@@ -22,9 +22,9 @@ from odp.crypto import SigningKey
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.users import user_seeds
 from odp.models.features import CHARACTER, MOST_LENGTH, MOST_TOKENS, Encoding, feature_of
+from odp.protocol.wire.model import ModelVersion, Slices, TableValues
 from odp.signed.task import parse_known, sign_task
 from odp.v1 import common_pb2, federated_pb2
-from odp.wire.model import ModelVersion, Slices, TableValues
 
 COLOURS = ("red", "green", "dark blue")
 WORDS = odp.Text(("the", "cat", "sat"), 4)

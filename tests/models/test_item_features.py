@@ -11,7 +11,7 @@ import pytest
 import odp
 from odp.errors import ConfigurationError
 from odp.models.item_features import checked_item_features, item_features_from, item_features_sha256
-from odp.task_file import load_task, render_task
+from odp.tasks.file import load_task, render_task
 
 
 @pytest.mark.parametrize(

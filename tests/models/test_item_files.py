@@ -19,8 +19,8 @@ from odp.cli.main import app
 from odp.errors import ConfigurationError, DataError
 from odp.models.item_files import save
 from odp.models.item_table import ItemColumns, ItemTable
-from odp.simulation.presets import preset_task
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
+from odp.research.simulation.presets import preset_task
 
 ITEMS = 40
 

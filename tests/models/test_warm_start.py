@@ -19,8 +19,8 @@ from odp.datasets import catalogue_keys, random_split
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 from odp.models.warm_start import WarmStart
-from odp.simulation.presets import preset_task
-from odp.task_file import render_task
+from odp.research.simulation.presets import preset_task
+from odp.tasks.file import render_task
 
 
 def start_of(*keys: str, rank: int = 3, seed: int = 1) -> WarmStart:
@@ -172,7 +172,7 @@ def test_a_key_is_the_same_however_it_is_spelt() -> None:
 
 
 def test_models_of_other_kinds_are_no_start() -> None:
-    from odp.wire.model import ModelVersion, TableValues
+    from odp.protocol.wire.model import ModelVersion, TableValues
 
     rows = np.ones((3, 4), dtype=np.float32)
     other = ModelVersion(0, (TableValues("items", rows, keyed=True),))

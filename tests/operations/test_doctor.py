@@ -13,18 +13,18 @@ import pytest
 from typer.testing import CliRunner
 
 import odp
+from odp._system.files.state_folder import StateFolder
 from odp.cli.main import app
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.local.processes import Services
 from odp.operations.doctor import Deployment, examine
 from odp.operations.endpoint import Endpoint
 from odp.operations.findings import Finding
 from odp.operations.listeners import examine_listener
+from odp.operations.local.processes import Services
 from odp.operations.metrics import Metrics
 from odp.operations.scraping import examine_metrics
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
 
 DAY = 86_400.0
 

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import odp
 from odp.errors import ServiceError
-from odp.local.processes import Child
+from odp.operations.local.processes import Child
 from odp.transport.channel import connect
 from odp.v1 import server_pb2, server_pb2_grpc
 

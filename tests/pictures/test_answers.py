@@ -29,8 +29,8 @@ from odp.errors import DataError
 from odp.evaluation.baselines import Baselines
 from odp.evaluation.comparison import draw_progress
 from odp.pictures import style
-from odp.simulation.comparing import Comparison, draw_comparison
-from odp.simulation.methods import RANKING_METHODS, RATING_METHODS, RECALL, RMSE
+from odp.research.simulation.comparing import Comparison, draw_comparison
+from odp.research.simulation.methods import RANKING_METHODS, RATING_METHODS, RECALL, RMSE
 
 WORDS = WordResults({"tea": 90.0, "$ & <b>": 40.0}, 5.0, 200, 1.0, 1e-6)
 QUANTILES = QuantileResults(np.array([5.0, 20.0, 9.0]), 2.0, np.array([0.0, 1.0, 2.0, 3.0]), (0.25, 0.5), 34, 1.0, 1e-6)

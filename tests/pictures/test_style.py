@@ -140,7 +140,7 @@ def test_the_accent_differs_from_all_greys_for_people_who_see_colours_otherwise(
 
 
 def test_a_method_looks_the_same_by_each_of_its_names() -> None:
-    from odp.simulation.methods import RANKING_METHODS, RATING_METHODS
+    from odp.research.simulation.methods import RANKING_METHODS, RATING_METHODS
 
     assert style.look("als_ceiling") == style.look("ALS, all data in one place")
     assert style.look("dp_item_user_bias") == style.look("DP item mean + user bias")

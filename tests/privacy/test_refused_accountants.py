@@ -28,7 +28,7 @@ FORBIDDEN = {
 #: The one module that may name each of these.
 ONLY_IN = {
     # For its sum with noise, in a process of TensorFlow Federated; nothing is accounted for there.
-    "tensorflow_privacy": "odp/interop/tff/processes.py",
+    "tensorflow_privacy": "odp/research/interop/tff/processes.py",
     "RdpAccountant": "odp/privacy/accounting.py",
     "REPLACE_ONE": "odp/privacy/accounting.py",
     "PLDAccountant": "odp/privacy/accounting.py",
@@ -79,7 +79,7 @@ def test_no_refused_accountant_or_event_is_used_anywhere():
     [
         ("odp/x.py", "from opacus.accountants import RDPAccountant"),
         ("odp/x.py", "import dp_accounting\ndp_accounting.SampledWithoutReplacementDpEvent(10, 1, e)"),
-        ("odp/simulation/x.py", "from dp_accounting.rdp import RdpAccountant"),
+        ("odp/research/simulation/x.py", "from dp_accounting.rdp import RdpAccountant"),
         ("odp/privacy/accounting.py", "RdpAccountant(orders=[2, 4, 8])"),
         ("odp/privacy/ledger.py", "accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE)"),
         ("server/x.py", "from tensorflow_privacy.privacy.analysis import compute_mu_poisson"),

@@ -14,7 +14,7 @@ import pytest
 import odp
 from odp.algorithms.dpam.data import RatingsData
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.task import Task
+from odp.tasks.task import Task
 
 HERE = Path(__file__).resolve().parent
 

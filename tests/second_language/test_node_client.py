@@ -26,13 +26,13 @@ from second_language.node import (
 import device_runtime
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
-from odp.client import TaskHandle, connect
 from odp.datasets import Ratings, synthetic_movielens
-from odp.enclave.policy import EnclavePolicy
-from odp.local.processes import OPEN, Services
+from odp.operations.local.processes import OPEN, Services
 from odp.privacy.accounting import epsilon
 from odp.privacy.events import GaussianRelease
+from odp.services.connection import TaskHandle, connect
 from odp.signed.task import open_task
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import common_pb2, server_pb2
 
 PROTOS = HERE.parents[1] / "protos"

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography import x509
-from enclave import test_chain as chains
-from enclave.rig import DIGESTS, NONCE, NOW, POLICIES, RELAXED, Rig, log, parts, registers, sign_raw
-from enclave.test_verifier import SIGNED_ATTACKS
-from enclave.test_verifier_event_log import LOG_ATTACKS
 from google.protobuf.json_format import MessageToDict
 from own_rows import own_rows
 from second_language.node import (
     a_task,
     node_parts,
 )
+from trust.enclave import test_chain as chains
+from trust.enclave.rig import DIGESTS, NONCE, NOW, POLICIES, RELAXED, Rig, log, parts, registers, sign_raw
+from trust.enclave.test_verifier import SIGNED_ATTACKS
+from trust.enclave.test_verifier_event_log import LOG_ATTACKS
 
 import odp
 from odp.algorithms.dpam.client import DpamClient
@@ -32,16 +32,16 @@ from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalData, NoisyTensors
 from odp.crypto import DecryptionError, HpkeKey, domains, seal
-from odp.enclave import chain
-from odp.enclave.chain import TCB_COMPONENTS
-from odp.enclave.evidence import Reason
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues, Validity
-from odp.enclave.verifier import verify_evidence
 from odp.errors import AttestationError
 from odp.protocol.terms import UserLevelDP
+from odp.protocol.wire.model import ModelVersion, Slices
+from odp.trust.enclave import chain
+from odp.trust.enclave.chain import TCB_COMPONENTS
+from odp.trust.enclave.evidence import Reason
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues, Validity
+from odp.trust.enclave.verifier import verify_evidence
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, Slices
 
 
 def test_what_python_seals_node_opens_and_what_node_seals_python_opens() -> None:

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from odp.enclave import launcher, measurement
-from odp.enclave.launcher import LaunchedEnclave, launch
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import OdpError
+from odp.trust.enclave import launcher, measurement
+from odp.trust.enclave.launcher import LaunchedEnclave, launch
+from odp.trust.enclave.policy import EnclavePolicy
 
 POLICY = EnclavePolicy(role="aggregator", minimum_cohort=7).to_bytes()
 NOBODY = 65534

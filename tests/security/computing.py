@@ -16,8 +16,8 @@ from odp.models.features import Category, Text
 from odp.models.trained import has_program
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
+from odp.protocol.wire.model import ModelVersion, Slices
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, Slices
 
 #: Above, a definition is computed with in the same way, and takes long.
 _MOST_NUMBERS, _MOST_BYTES, _ROUNDS = 20_000, 100_000, 3

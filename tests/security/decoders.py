@@ -26,28 +26,28 @@ from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.config import Histogram, Mean
 from odp.algorithms.statistics.task import Statistics
-from odp.catalogues.catalogue import Catalogue
-from odp.catalogues.step import Step
 from odp.crypto import DecryptionError, HpkeKey, SigningKey, domains
 from odp.crypto.secure_aggregation.masked import unmasked
 from odp.crypto.segments import open_segments, seal_segments
-from odp.enclave.evidence import read_token
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.enrolment.attesters.emulated import EmulatedVendor, EmulatedVerifier
-from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.errors import OdpError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, entries_of, lines_of
 from odp.privacy.ledger_state import LedgerHead
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.protocol.catalogues.step import Step
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.tables import manifest_for, slices_from, table_bytes
 from odp.signed.task import open_manifest, open_order, open_task, sign_manifest, sign_task, task_sha256
-from odp.task import Task
-from odp.task_file import parse_task, render_task
+from odp.tasks.file import parse_task, render_task
+from odp.tasks.task import Task
+from odp.trust.enclave.evidence import read_token
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enrolment.attesters.emulated import EmulatedVendor, EmulatedVerifier
+from odp.trust.enrolment.token_key import TokenKey, open_token_key
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2, enrolment_pb2, server_pb2
-from odp.wire.tables import manifest_for, slices_from, table_bytes
 from trusted_aggregator.modes.masked.enclave_half import MaskedQuery
 
 #: What a decoder may raise.

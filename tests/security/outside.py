@@ -32,10 +32,10 @@ import device_runtime.network.peers
 from device_runtime.network.services import Traffic
 from device_runtime.store.schema import ID_BYTES, SECRET_BYTES
 from device_runtime.store.store import Store, store_path
-from odp.client import TaskHandle
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import OdpError
+from odp.services.connection import TaskHandle
 from odp.transport.logs import Log
+from odp.trust.enclave.policy import EnclavePolicy
 from trusted_aggregator.modes.secagg.limits import Pace
 
 #: Of the enclave, and of the devices: rounds stay open while devices of a trial come.

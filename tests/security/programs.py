@@ -15,13 +15,13 @@ from distributor.helper_program import HelperConfig, start_helper
 from distributor.program import Config as DistributorConfig
 from distributor.program import start as start_distributor
 from odp.crypto.note import Kind, NoteKey
-from odp.enclave.in_thread import InThread
-from odp.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
-from odp.enrolment.issuer_program import Config as IssuerConfig
-from odp.enrolment.issuer_program import start as start_issuer
-from odp.transparency import witness_program
 from odp.transport.logs import Log
 from odp.transport.tls import TlsIdentity
+from odp.trust.enclave.in_thread import InThread
+from odp.trust.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
+from odp.trust.enrolment.issuer_program import Config as IssuerConfig
+from odp.trust.enrolment.issuer_program import start as start_issuer
+from odp.trust.log import witness_program
 from server.program import Config as ServerConfig
 from server.program import start as start_server
 from trusted_aggregator.enclave import process as aggregator_enclave

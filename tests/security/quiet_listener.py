@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 
+from odp._system.files.state_folder import StateFolder
 from odp.transport.service import RunningServer, serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 
 UNARY, STREAM = "/odp.test.Test/Do", "/odp.test.Test/Upload"

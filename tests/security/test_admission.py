@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enrolment.world import Developer
-from enrolment.world import World as IssuerWorld
+from trust.enrolment.world import Developer
+from trust.enrolment.world import World as IssuerWorld
 
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.signing import SigningKey
-from odp.enrolment.token_key import TokenKey
 from odp.errors import ConfigurationError, EnrolmentError, PrivacyError, Refusal
 from odp.signed.charter import approve, open_charter, succeed
+from odp.trust.enrolment.token_key import TokenKey
 from odp.v1 import aggregator_pb2, enrolment_pb2
 
 

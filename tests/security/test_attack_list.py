@@ -61,12 +61,12 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "what a device remembers of a log": [
         ("R213", "more endorsements in ten years than a device ever watches",
-         "transparency/test_client.py::"
+         "trust/log/test_client.py::"
          "test_over_ten_years_of_monthly_endorsements_a_device_remembers_little_and_misses_no_withdrawal"),
         ("R213", "a checkpoint of the future, to have a withdrawal forgotten",
-         "transparency/test_client.py::test_a_log_prunes_nothing_by_a_time_that_the_device_does_not_share"),
+         "trust/log/test_client.py::test_a_log_prunes_nothing_by_a_time_that_the_device_does_not_share"),
         ("R213", "a clock that was wrong together with the log's",
-         "transparency/test_client.py::test_what_was_pruned_is_found_again_where_a_clock_made_it_look_ended"),
+         "trust/log/test_client.py::test_what_was_pruned_is_found_again_where_a_clock_made_it_look_ended"),
     ],
     "catalogues": [
         ("R294", "tampered, forked, cut or foreign differences",
@@ -77,19 +77,20 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_transcripts.py::"
          "test_r295_devices_fetch_their_catalogue_alike_whatever_items_they_know"),
         ("R296", "lies about catalogues under proper signatures",
-         "transparency/test_catalogue_entries.py::test_a_catalogue_that_lies_fails_the_audit"),
+         "trust/log/test_catalogue_entries.py::test_a_catalogue_that_lies_fails_the_audit"),
     ],
     "evidence": [
-        ("R8", "replayed evidence", "enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
+        ("R8", "replayed evidence", "trust/enclave/test_verifier.py::test_a_replayed_token_is_refused_by_its_nonce"),
         ("R8", "evidence of another genuine enclave",
          "security/test_evidence_attacks.py::test_r8_evidence_of_another_genuine_enclave_is_not_this_ones"),
         ("R8", "swapped HPKE key; report for key A with signature of B",
          "security/test_evidence_attacks.py::test_r8_the_keys_of_one_enclave_are_not_attested_by_the_report_of_another"),
         ("R8", "signature of another token of the same chip",
-         "enclave/test_verifier.py::test_the_signature_of_another_token_of_the_same_chip_does_not_fit"),
-        ("R11", "debug bit", "enclave/test_verifier.py::test_debugging_is_accepted_only_where_it_is_pinned"),
-        ("R8", "wrong root", "enclave/test_verifier.py::test_evidence_of_a_platform_with_another_root_is_refused"),
-        ("R8", "expired chain", "enclave/test_verifier.py::test_an_expired_chain_is_refused"),
+         "trust/enclave/test_verifier.py::test_the_signature_of_another_token_of_the_same_chip_does_not_fit"),
+        ("R11", "debug bit", "trust/enclave/test_verifier.py::test_debugging_is_accepted_only_where_it_is_pinned"),
+        ("R8", "wrong root",
+         "trust/enclave/test_verifier.py::test_evidence_of_a_platform_with_another_root_is_refused"),
+        ("R8", "expired chain", "trust/enclave/test_verifier.py::test_an_expired_chain_is_refused"),
         ("R9", "relaxed policy: epsilon, cohort, access patterns",
          "security/test_evidence_attacks.py::"
          "test_an_enclave_under_another_policy_is_refused_whichever_policy_its_host_shows"),
@@ -97,9 +98,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_evidence_attacks.py::"
          "test_a_policy_in_another_spelling_is_refused_even_where_its_hash_is_listed"),
         ("R10", "changed code",
-         "enclave/test_image_building.py::test_one_changed_byte_changes_the_digest_and_changing_it_back_restores_it"),
+         "trust/enclave/test_image_building.py::test_one_changed_byte_changes_the_digest_and_changing_it_back_restores_it"),
         ("R8", "clock moved either way",
-         "enclave/test_verifier.py::test_a_clock_that_is_a_minute_behind_still_works_and_more_does_not"),
+         "trust/enclave/test_verifier.py::test_a_clock_that_is_a_minute_behind_still_works_and_more_does_not"),
     ],
     "uploads": [
         ("R13", "duplicated", "security/test_uploads.py::test_r13_duplicates_of_every_kind_count_once"),
@@ -227,10 +228,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "trusted_aggregator/modes/enclave/test_enclave_half.py::"
          "test_noise_over_the_root_of_two_is_for_off_diagonals_of_a_packed_triangle_alone"),
         ("R203", "a user taken out of a charged search",
-         "simulation/test_neighbours.py::"
+         "research/simulation/test_neighbours.py::"
          "test_every_number_of_a_charged_search_follows_from_its_charged_releases"),
         ("R203", "noise of a charged search that its seed repeats",
-         "simulation/test_tuning.py::test_no_seed_repeats_the_noise_of_a_private_search"),
+         "research/simulation/test_tuning.py::test_no_seed_repeats_the_noise_of_a_private_search"),
         ("R409", "a user of another kind of id who is added or taken out",
          "datasets/test_one_reader.py::"
          "test_one_user_more_or_less_changes_no_key_no_part_no_seed_and_no_coin_of_another"),
@@ -282,7 +283,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R413", "names of categories that are digits", "models/test_categories_of_digits.py::"
          "test_a_device_trains_on_the_categories_that_a_simulation_has"),
         ("R204", "a user taken out of a split, a comparison, an evaluation",
-         "simulation/test_neighbours.py::"
+         "research/simulation/test_neighbours.py::"
          "test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases"),
     ],
     "local reports": [
@@ -459,7 +460,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R163", "a device that is shown a task of no owner, or evidence with another charter",
          "device_runtime/tasks/test_charters.py::test_r163_a_device_takes_no_task_but_of_owners_whom_the_evidence_shows"),
         ("R164", "a log that leaves out or forges a charter",
-         "transparency/test_audit.py::test_every_lie_is_named_although_every_signature_of_the_log_holds"),
+         "trust/log/test_audit.py::test_every_lie_is_named_although_every_signature_of_the_log_holds"),
         ("R166", "two sums under one charge",
          "security/test_one_release.py::test_r166_no_second_sum_is_signed_under_one_charge"),
     ],
@@ -554,11 +555,11 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R285", "a distributor that lost a model of an open round",
          "server/test_driver.py::test_r285_a_distributor_that_lost_a_model_gets_it_again_while_the_server_runs"),
         ("R244", "a log without its checkpoint",
-         "transparency/test_repair.py::test_a_log_without_its_checkpoint_is_refused_and_not_started_anew"),
+         "trust/log/test_repair.py::test_a_log_without_its_checkpoint_is_refused_and_not_started_anew"),
         ("R244", "a repair from an older copy",
-         "transparency/test_repair.py::test_a_log_is_never_made_shorter_than_what_is_known_to_be_signed"),
+         "trust/log/test_repair.py::test_a_log_is_never_made_shorter_than_what_is_known_to_be_signed"),
         ("R244", "a repair from another log's checkpoint, or a forged one",
-         "transparency/test_repair.py::test_a_checkpoint_of_another_log_or_key_restores_nothing"),
+         "trust/log/test_repair.py::test_a_checkpoint_of_another_log_or_key_restores_nothing"),
     ],
     "listeners": [
         ("R150", "no certificate",
@@ -639,7 +640,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R233", "relayed challenge",
          "security/test_sybils.py::test_r233_an_issuer_cannot_use_a_statement_at_another_issuer"),
         ("R233", "expired challenge",
-         "enrolment/test_issuer.py::test_a_challenge_is_answered_once_in_time_and_here"),
+         "trust/enrolment/test_issuer.py::test_a_challenge_is_answered_once_in_time_and_here"),
         ("R234", "emulated statement at an issuer that did not opt in",
          "security/test_sybils.py::"
          "test_r234_a_statement_that_says_emulated_counts_where_the_operator_named_that_vendor_alone"),
@@ -662,7 +663,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R260", "a task whose enclave needs on its way what it cannot load any more",
          "e2e/test_every_combination.py::test_a_task_of_every_combination_finishes"),
         ("R260", "a combination that no enclave can run, in a definition made by hand",
-         "test_task_combinations.py::test_a_definition_made_by_hand_is_refused_by_whoever_checks_it"),
+         "tasks/test_task_combinations.py::test_a_definition_made_by_hand_is_refused_by_whoever_checks_it"),
         ("R261", "a service that fails the same way for ever",
          "server/test_waits.py::test_an_error_that_nobody_foresaw_ends_the_task_after_ten_tries"),
         ("R262", "a second task in place of the model that people use",
@@ -674,7 +675,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R288", "a witness that hangs",
          "server/test_transparency.py::test_r288_a_witness_that_hangs_holds_up_no_task"),
         ("R264", "an enclave that hangs",
-         "enclave/test_channel.py::test_an_enclave_that_hangs_is_noticed_though_nobody_waits_with_a_deadline"),
+         "trust/enclave/test_channel.py::test_an_enclave_that_hangs_is_noticed_though_nobody_waits_with_a_deadline"),
         ("R264", "a service that hangs on one task",
          "server/test_waits.py::test_a_task_whose_service_does_not_answer_holds_up_no_other"),
         ("R290", "more tasks of a population than may have a round open, to end one that has spent budget",
@@ -767,19 +768,19 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R275", "the same population again, at zero", "device_runtime/tasks/test_charters.py::"
          "test_r275_a_population_that_started_again_at_zero_gets_nothing_from_whoever_contributed_before"),
         ("R276", "a log that hides a hand-over, or invents one",
-         "transparency/test_hand_overs.py::test_every_lie_about_a_hand_over_is_named"),
+         "trust/log/test_hand_overs.py::test_every_lie_about_a_hand_over_is_named"),
         ("R280", "charges by code that handed a population back",
-         "transparency/test_hand_overs.py::"
+         "trust/log/test_hand_overs.py::"
          "test_r280_what_was_handed_back_is_no_longer_the_next_codes_to_charge_or_to_hand_over"),
     ],
     "backups": [
         ("R277", "an older ledger, or none",
          "security/test_backups.py::test_r277_after_a_lost_disk_the_newest_backup_goes_on_and_no_other_state_does"),
         ("R277", "the chip's counters in a backup",
-         "transport/test_backup.py::test_no_byte_of_a_chip_is_in_a_backup"),
-        ("R277", "changed bytes", "transport/test_backup.py::"
+         "_system/files/test_backup.py::test_no_byte_of_a_chip_is_in_a_backup"),
+        ("R277", "changed bytes", "_system/files/test_backup.py::"
          "test_a_changed_byte_is_found_and_nothing_is_put_in_place"),
-        ("R277", "files elsewhere", "transport/test_backup.py::"
+        ("R277", "files elsewhere", "_system/files/test_backup.py::"
          "test_an_archive_that_would_write_elsewhere_is_refused"),
     ],
     "certificates": [
@@ -849,9 +850,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "ended programs": [
         ("R253", "one of the programs of `odp up` killed",
-         "local/test_supervising.py::test_r253_a_killed_program_serves_again_where_it_was"),
+         "operations/local/test_supervising.py::test_r253_a_killed_program_serves_again_where_it_was"),
         ("R253", "one that ends at every start",
-         "local/test_supervising.py::"
+         "operations/local/test_supervising.py::"
          "test_r253_each_start_comes_later_and_one_that_ends_again_and_again_is_given_up"),
     ],
     "clocks": [
@@ -875,9 +876,9 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r378_a_report_of_a_clock_that_was_ahead_holds_up_the_next_one_for_one_period"),
         ("R378", "the same at a contribution", "device_runtime/round/test_gate.py::"
          "test_r378_a_contribution_of_a_clock_that_was_ahead_keeps_no_device_waiting_for_that_time"),
-        ("R378", "an issuer's clock that was ahead", "enrolment/test_issuer.py::"
+        ("R378", "an issuer's clock that was ahead", "trust/enrolment/test_issuer.py::"
          "test_r378_tokens_of_a_clock_that_was_ahead_do_not_count_for_a_year"),
-        ("R378", "a clock that was ahead at a training", "test_living_model.py::"
+        ("R378", "a clock that was ahead at a training", "trainings/test_living_model.py::"
          "test_r378_a_training_that_began_by_a_clock_that_was_ahead_holds_up_the_next_one_for_one_period"),
         ("R379", "a clock set back while a host of SecAgg+ is down",
          "trusted_aggregator/modes/secagg/test_restarts.py::"
@@ -885,7 +886,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R289", "certificates made by a clock that was ahead", "security/test_certificates.py::"
          "test_r289_a_clock_that_was_ahead_when_certificates_were_made_ends_the_start_or_is_mended"),
         ("R289", "a clock set ahead by a year while an issuer prunes",
-         "enrolment/test_issuer.py::test_r289_a_clock_that_is_wrong_for_a_moment_ends_no_key"),
+         "trust/enrolment/test_issuer.py::test_r289_a_clock_that_is_wrong_for_a_moment_ends_no_key"),
         ("R252", "the clock set back or ahead while a round is open",
          "server/test_driver.py::test_r252_a_clock_that_is_set_neither_holds_a_round_open_nor_closes_it_early"),
         ("R252", "the clock set while the server is away",
@@ -909,10 +910,10 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r354_each_number_of_matches_has_its_exact_probability"),
     ],
     "what a developer reads from private data": [
-        ("R355", "a number of items or a scale that follows from the data", "simulation/test_tuning.py::"
+        ("R355", "a number of items or a scale that follows from the data", "research/simulation/test_tuning.py::"
          "test_r355_a_private_search_takes_no_fact_that_was_guessed_from_the_data_as_public"),
         ("R356", "a training that loses its randomizers or its noise on another platform",
-         "interop/test_carried.py::test_r356_what_a_process_leaves_out_is_refused_by_name"),
+         "research/interop/test_carried.py::test_r356_what_a_process_leaves_out_is_refused_by_name"),
     ],
     "files that somebody sent": [
         ("R357", "megabytes that unpack to gigabytes",
@@ -924,21 +925,21 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R353", "another's package `odp`, installed before or after ODP", "test_packaging.py::"
          "test_r353_beside_the_other_distribution_the_command_is_one_error_and_runs_again_without_it"),
         ("R353", "another's package `odp` that hides ODP's",
-         "test_own_packages.py::test_r353_the_command_runs_no_code_of_another_package_named_odp"),
+         "_system/test_own_packages.py::test_r353_the_command_runs_no_code_of_another_package_named_odp"),
     ],
     "operation": [
         ("R384", "devices of SecAgg+ that all die after their vectors",
          "trusted_aggregator/modes/secagg/test_restarts.py::"
          "test_r384_a_round_whose_devices_die_after_their_vectors_uses_up_its_attempts"),
         ("R380", "audits beside a server that appends, or whose disk is full",
-         "transparency/test_audit.py::"
+         "trust/log/test_audit.py::"
          "test_r380_an_audit_beside_a_server_that_appends_passes_at_every_moment"),
         ("R381", "a server's database that is two releases old",
          "server/test_driver.py::test_r381_a_server_whose_database_is_two_releases_old_says_what_is_missing"),
         ("R382", "an expired certificate of a chip",
          "server/test_driver.py::test_r382_a_round_says_that_the_certificate_of_the_aggregators_chip_ended"),
         ("R383", "a crafted backup with a chip of its own",
-         "transport/test_backup.py::test_r383_a_backup_that_brings_a_chip_is_refused_and_changes_nothing"),
+         "_system/files/test_backup.py::test_r383_a_backup_that_brings_a_chip_is_refused_and_changes_nothing"),
         ("R400", "an old version that a service manager starts again after a hand-over", "cli/test_upgrade.py::"
          "test_r400_a_version_that_did_not_take_the_state_over_leaves_it_where_it_is_and_names_the_one_that_did"),
         ("R402", "a charge for what came between the closing of a round and its charge",
@@ -946,7 +947,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r402_what_comes_between_closing_and_charge_is_refused_under_a_signature_once_the_charge_is_in_force"),
         ("R402", "late contributions that fill the host's memory", "trusted_aggregator/host/test_servicer.py::"
          "test_r402_few_wait_for_a_charge_and_who_comes_beyond_them_is_answered_at_once"),
-        ("R401", "a chip without its slots", "enclave/test_platform.py::"
+        ("R401", "a chip without its slots", "trust/enclave/test_platform.py::"
          "test_r401_a_platform_whose_slots_are_gone_is_refused_by_name_until_somebody_makes_the_folder"),
         ("R403", "a program of a deployment that takes all memory, or that is called before it takes calls",
          "operations/test_deploy.py::"
@@ -978,30 +979,30 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r440_a_user_without_rights_builds_and_starts_the_same_image_and_cannot_open_its_memory"),
         ("R440", "a debugger of the platform, from before its image on", "security/test_enclave_image.py::"
          "test_r440_a_debugger_that_follows_the_platform_from_before_its_start_does_not_get_the_enclave"),
-        ("R440", "writing into the file of an image while it is copied", "enclave/test_image_running.py::"
+        ("R440", "writing into the file of an image while it is copied", "trust/enclave/test_image_running.py::"
          "test_r440_an_image_that_is_written_to_while_it_is_copied_starts_nothing_else"),
-        ("R440", "a lack of descriptors at the moment when files are closed", "enclave/test_image_running.py::"
+        ("R440", "a lack of descriptors at the moment when files are closed", "trust/enclave/test_image_running.py::"
          "test_r440_nothing_starts_with_open_files_where_closing_them_fails"),
-        ("R440", "a changed byte in any kind of part", "enclave/test_image_running.py::"
+        ("R440", "a changed byte in any kind of part", "trust/enclave/test_image_running.py::"
          "test_r440_a_damaged_image_is_refused_by_its_part_and_starts_nothing"),
-        ("R441", "a second module of one name", "enclave/test_image_parts.py::"
+        ("R441", "a second module of one name", "trust/enclave/test_image_parts.py::"
          "test_r441_a_second_part_that_an_import_could_find_is_refused"),
-        ("R441", "flipped bits", "enclave/test_image_parts.py::"
+        ("R441", "flipped bits", "trust/enclave/test_image_parts.py::"
          "test_r441_a_flipped_bit_anywhere_is_another_digest_or_refused"),
-        ("R441", "a library that changes between its import and its copy", "enclave/test_image_building.py::"
+        ("R441", "a library that changes between its import and its copy", "trust/enclave/test_image_building.py::"
          "test_r441_a_library_that_changes_between_its_import_and_its_copy_is_refused"),
-        ("R441", "a module that lies elsewhere", "enclave/test_image_building.py::"
+        ("R441", "a module that lies elsewhere", "trust/enclave/test_image_building.py::"
          "test_r441_a_module_of_another_place_is_refused"),
-        ("R441", "a compiled cache beside a source", "enclave/test_image_building.py::"
+        ("R441", "a compiled cache beside a source", "trust/enclave/test_image_building.py::"
          "test_r441_a_cache_beside_a_source_is_not_read"),
-        ("R441", "files edited with their times set back, under an image in the cache", "enclave/test_image_built.py::"
+        ("R441", "files edited with their times set back, under a cached image", "trust/enclave/test_image_built.py::"
          "test_r441_an_image_of_files_that_were_changed_is_built_again"),
-        ("R441", "damage to the cache", "enclave/test_image_built.py::"
+        ("R441", "damage to the cache", "trust/enclave/test_image_built.py::"
          "test_r441_a_damaged_cache_is_built_again"),
-        ("R441", "modules that are no code, shown to a reviewer", "enclave/test_image_listing.py::"
+        ("R441", "modules that are no code, shown to a reviewer", "trust/enclave/test_image_listing.py::"
          "test_r441_a_module_that_is_no_code_is_refused_in_one_line"),
         ("R442", "another entry's image in place of the enclave's or the platform's, once the host has looked at it",
-         "enclave/test_image_running.py::"
+         "trust/enclave/test_image_running.py::"
          "test_r442_an_image_that_is_replaced_by_another_one_after_the_host_looked_at_it_is_refused"),
         ("R441", "the same files while an image is built", "security/test_enclave_image.py::"
          "test_r441_files_beside_the_real_ones_are_part_of_no_image_with_the_clean_digest"),
@@ -1045,7 +1046,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R369", "damaged files of a log",
          "security/test_damaged_logs.py::test_r369_damage_to_any_file_of_a_log_is_named"),
         ("R45", "secrets in errors", "security/test_fuzz.py::test_errors_about_a_secret_are_a_closed_set_of_lines"),
-        ("R8", "evidence", "enclave/test_verifier_nonsense.py::test_any_change_to_a_genuine_token_is_refused"),
+        ("R8", "evidence", "trust/enclave/test_verifier_nonsense.py::test_any_change_to_a_genuine_token_is_refused"),
     ],
 }  # fmt: skip
 

@@ -13,8 +13,8 @@ import pytest
 from aggregator_programs import SECONDS, Programs
 from hand_overs import OLD, upgradable
 
+from odp._system.files.backup import back_up, restore
 from odp.errors import StateError
-from odp.transport.backup import back_up, restore
 from odp.v1 import aggregator_pb2
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import odp
-from odp import task_file
 from odp.datasets import Ratings
 from odp.datasets.gowalla import load_gowalla
 from odp.datasets.jester import load_jester
@@ -20,6 +19,7 @@ from odp.datasets.movielens import load_movielens
 from odp.errors import ConfigurationError, DataError
 from odp.models.example_columns import ExampleColumns
 from odp.numerics import archives
+from odp.tasks import file as task_file
 
 _NUMBERS = 2**22
 _LIMIT = 2**18

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from aggregator_host import StoredHost
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import SigningKey, domains
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, OdpError, PrivacyError, Refusal, StateError
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, population_pb2
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.limits import MOST_ABANDONED, MOST_TASKS

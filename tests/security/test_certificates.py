@@ -14,13 +14,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import ConfigurationError
 from odp.transport import tls
 from odp.transport.certificates import Renewal, look
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import RunningServer, serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import Callers, TlsIdentity, development_identity, ends_at, load_identity
 
 SECONDS = 60.0

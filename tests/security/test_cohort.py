@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import PrivacyError, Refusal
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import common_pb2
 
 Make = Callable[..., Any]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from aggregator_host import StoredHost
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import OdpError, StateError
 from odp.privacy.ledger_entry import ReleaseState, entries_of
 from odp.privacy.ledger_state import LedgerHead
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2
 
 #: Writes of counters in a round: two for its charge, two for its release.

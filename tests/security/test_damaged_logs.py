@@ -11,15 +11,15 @@ import hypothesis.strategies as st
 import pytest
 from security import hostile_definitions as hostile
 from security.test_fuzz import changed
-from transparency.run import Run
-from transparency.world import NOW
+from trust.log.run import Run
+from trust.log.world import NOW
 
-from odp.enclave.platform import EmulatedPlatform
 from odp.errors import ConfigurationError, OutOfResources
-from odp.transparency.audit import audit
-from odp.transparency.entries import ReleaseEntry
-from odp.transparency.records import Records
-from odp.transparency.sources import AuditFailure, LogFolder
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.log.audit import audit
+from odp.trust.log.entries import ReleaseEntry
+from odp.trust.log.records import Records
+from odp.trust.log.sources import AuditFailure, LogFolder
 from odp.v1 import common_pb2
 
 _some = hypothesis.settings(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from aggregator_host import StoredHost
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import StateError
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, population_pb2
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Contribution
@@ -24,7 +24,7 @@ TASK = bytes(32)
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a reader of these tests: it reads until it is ended."""
-    monkeypatch.setattr("odp.transport.database._EMPTYING_SECONDS", 0)
+    monkeypatch.setattr("odp.storage.sqlite._EMPTYING_SECONDS", 0)
 
 
 @contextmanager

@@ -21,18 +21,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from odp.enclave import launcher
-from odp.enclave.image.built import built, image_of
-from odp.enclave.launcher import launch
-from odp.enclave.measurement import PLATFORM_ENTRY
-from odp.enclave.policy import EnclavePolicy
+from odp.trust.enclave import launcher
+from odp.trust.enclave.image.built import built, image_of
+from odp.trust.enclave.launcher import launch
+from odp.trust.enclave.measurement import PLATFORM_ENTRY
+from odp.trust.enclave.policy import EnclavePolicy
 
 pytestmark = pytest.mark.processes
 
 PROGRAM = Path(__file__).with_name("attacked_launch.py")
 #: Its image has numpy and its library of linear algebra.
 ENTRY = "hostile_enclave.computing"
-PROBE = "odp.enclave.probe"
+PROBE = "odp.trust.enclave.probe"
 POLICY = EnclavePolicy(role="aggregator", minimum_cohort=7).to_bytes()
 CODE = Path(__file__).parents[1] / "enclave" / "images"
 SECONDS = 300.0
@@ -243,8 +243,8 @@ def test_r440_files_beside_the_real_ones_are_loaded_by_no_enclave_and_no_platfor
 #: The platform process as the host runs it, on a kernel that can close no files.
 WITHOUT_LANDLOCK = """
 import sys
-from odp.enclave import platform_process
-from odp.sandbox import kernel
+from odp.trust.enclave import platform_process
+from odp._system.sandbox import kernel
 def refuse(*_):
     raise OSError(38, "Function not implemented")
 kernel.landlock = refuse
@@ -331,7 +331,7 @@ def test_r440_a_user_without_rights_builds_and_starts_the_same_image_and_cannot_
 WAITS = """
 import time
 from pathlib import Path
-from odp.enclave.platform_start import main
+from odp.trust.enclave.platform_start import main
 while "TracerPid:\\t0\\n" in Path("/proc/self/status").read_text():
     time.sleep(0.01)
 main()

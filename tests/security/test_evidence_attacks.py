@@ -1,7 +1,7 @@
 """Evidence that is genuine for something else, and policies that ask for less (R8, R9, R11).
 
-Each claim that can be forged, and each check of a chain, has its own test in ``tests/enclave``; here are the attacks of
-a host that has real enclaves and chooses which evidence to show.
+Each claim that can be forged, and each check of a chain, has its own test in ``tests/trust/enclave``; here are the
+attacks of a host that has real enclaves and chooses which evidence to show.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import dataclasses
 import hashlib
 
 import pytest
-from enclave.rig import NONCE, NOW, POLICIES, Rig, encode, reason, report
+from trust.enclave.rig import NONCE, NOW, POLICIES, Rig, encode, reason, report
 
-from odp.enclave.evidence import Reason
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.verifier import VerifiedEnclave
+from odp.trust.enclave.evidence import Reason
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enclave.verifier import VerifiedEnclave
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,6 @@ import pytest
 from in_process import InProcess
 
 from odp.crypto.signing import SignatureError
-from odp.enclave.platform import EmulatedCounter, EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import (
     AttestationError,
     BudgetExceeded,
@@ -24,6 +22,8 @@ from odp.errors import (
 from odp.privacy.ledger_entry import Budget
 from odp.privacy.ledger_state import LedgerHead
 from odp.signed.charter import approve, found
+from odp.trust.enclave.platform import EmulatedCounter, EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import common_pb2
 from tests.hand_overs import NEW, OLD, OTHER, STRANGER, Endorsers, Upgrade, upgradable
 from trusted_aggregator.state.records import ledger_state_key

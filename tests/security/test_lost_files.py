@@ -7,18 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from transparency.world import NOW, LogWorld, filler
+from trust.log.world import NOW, LogWorld, filler
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.note import Kind, NoteKey
-from odp.enclave.platform import EmulatedPlatform
-from odp.enrolment import issuer_program
 from odp.errors import StateError
-from odp.transparency.client import LogMemory
-from odp.transparency.endorsements import EndorsementFile
-from odp.transparency.log_files import LogFiles
-from odp.transparency.witness import Witness
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enrolment import issuer_program
+from odp.trust.log.client import LogMemory
+from odp.trust.log.endorsements import EndorsementFile
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.witness import Witness
 from server import program as server_program
 from server.transparency import LogKeeper
 from trusted_aggregator.host.sqlite_storage import SqliteStorage

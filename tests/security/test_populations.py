@@ -17,13 +17,13 @@ from callers import program_identity
 
 from odp.crypto import SigningKey, domains
 from odp.crypto.signing import SignatureError
-from odp.enclave.in_thread import InThread
 from odp.errors import OdpError, PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import ReleaseState
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.running import Running
+from odp.trust.enclave.in_thread import InThread
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, distributor_pb2, distributor_pb2_grpc, population_pb2
 from trusted_aggregator import Config, start
 from trusted_aggregator.enclave import process as enclave_process

@@ -17,16 +17,16 @@ import grpc
 import pytest
 from aggregator_host import StoredHost
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import SigningKey, domains
-from odp.enclave import registers
 from odp.errors import Busy, OdpError, PopulationFull, PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import Budget, Entry, ReleaseState, lines_of
 from odp.privacy.ledger_state import LedgerState
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.task import sign_order, task_sha256
-from odp.transport.state_folder import StateFolder
 from odp.transport.statuses import RETRY_WINDOW, status_of
 from odp.transport.sweeping import DAY
+from odp.trust.enclave import registers
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.enclave.round_keys import RoundKeys
 from trusted_aggregator.modes.enclave.enclave_half import draw_round_noise

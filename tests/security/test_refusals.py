@@ -25,7 +25,7 @@ import pytest
 from combinations.recording import blank_matrix
 from security import hostile_definitions as hostile
 from security.computing import compute
-from transparency.world import CHARTER, DEVELOPER, LogWorld
+from trust.log.world import CHARTER, DEVELOPER, LogWorld
 
 import odp
 from device_runtime.tasks.assignment import open_model
@@ -33,14 +33,14 @@ from device_runtime.tasks.local_assignment import LocalAssignmentReader
 from odp.algorithms.dpftrl.stream import MOST_TREE_ROUNDS
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, OdpError, OutOfResources
 from odp.privacy.matrix import encoding
 from odp.refusing import UnforeseenRefusal, refusing
 from odp.signed.task import open_manifest, open_task, sign_manifest, task_sha256
-from odp.transparency.entries import TaskEntry, decode
-from odp.transparency.records import Records
-from odp.transparency.sources import AuditFailure
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.entries import TaskEntry, decode
+from odp.trust.log.records import Records
+from odp.trust.log.sources import AuditFailure
 from odp.v1 import common_pb2, server_pb2
 from server.servicer import checked_task
 from trusted_aggregator.enclave.opened_task import OpenedTask

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from odp.crypto import SigningKey, domains, segments
 from odp.crypto.hpke import DecryptionError, HpkeKey
 from odp.crypto.secure_aggregation.masked import mask
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.sealing import unseal
-from odp.enclave.slots import EmulatedSlots
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.sealing import unseal
+from odp.trust.enclave.slots import EmulatedSlots
 from trusted_aggregator.state.records import NOISE_PREFIX
 
 Make = Callable[..., Any]

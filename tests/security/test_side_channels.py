@@ -21,13 +21,13 @@ from odp.algorithms.implicit import query as implicit_query
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.registry import Algorithm, algorithm_for
-from odp.enclave.policy import EnclavePolicy
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics import sorting_network as network
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.task import Task
+from odp.protocol.wire.model import Slices
+from odp.tasks.task import Task
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2
-from odp.wire.model import Slices
 from trusted_aggregator.modes.enclave.enclave_half import contribution_bytes
 
 Make = Callable[..., Any]

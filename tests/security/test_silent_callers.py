@@ -19,11 +19,11 @@ import pytest
 from security.programs import LISTEN, PROGRAMS, Program
 
 from benchmarks.silent import Attackers
+from odp._system.files.state_folder import StateFolder
 from odp.transport.channel import connect
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 
 CONNECTIONS, CALLS = 64, 16

@@ -16,7 +16,7 @@ from device_runtime.person.limits import Limits
 from device_runtime.round.gate import FILE as LIMITS
 from device_runtime.sdk import Environment
 from odp.errors import StateError
-from odp.local.processes import Child
+from odp.operations.local.processes import Child
 
 NO_KEYRING = Environment(keyring=False)
 #: By purpose: others check or reach a service by them.

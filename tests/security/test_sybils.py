@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from enrolment.world import Developer, Device, World
+from trust.enrolment.world import Developer, Device, World
 
 from odp.crypto import domains
 from odp.crypto.blind_rsa import EXPONENT, blind, finalize
 from odp.crypto.roster import read_roster
 from odp.crypto.signing import SignatureError, SigningKey
-from odp.enrolment.attesters.roster import RosterAttester, RosterVerifier
-from odp.enrolment.token_key import TokenKey, open_token_key
 from odp.errors import ConfigurationError, EnrolmentError
 from odp.signed.task import task_sha256
 from odp.transport.service import NotFound
+from odp.trust.enrolment.attesters.roster import RosterAttester, RosterVerifier
+from odp.trust.enrolment.token_key import TokenKey, open_token_key
 from odp.v1 import enrolment_pb2
 
 

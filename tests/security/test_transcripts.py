@@ -19,10 +19,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from doors import impatient_door
-from enrolment.world import World as IssuerWorld
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transcripts import Transcript
+from trust.enrolment.world import World as IssuerWorld
 
 import device_runtime.network.peers
 import odp
@@ -37,10 +37,10 @@ from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import open_assignment, open_model
 from odp.algorithms.capabilities import Recommender
-from odp.enrolment.attesters.roster import RosterVerifier
 from odp.errors import OdpError
-from odp.public_tables.candidates import candidate_tables, stamp_of
-from odp.wire.model import ModelVersion, Slices
+from odp.protocol.wire.model import ModelVersion, Slices
+from odp.signed.tables.candidates import candidate_tables, stamp_of
+from odp.trust.enrolment.attesters.roster import RosterVerifier
 
 ITEMS = 600
 KINDS = ("ratings", "implicit", "statistics", "masked", "events", "usable rows")

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.message import DecodeError
-from transparency.world import CHARTER, IMAGES, NOW, LogWorld, a_model, a_task, enclave, filler
+from trust.log.world import CHARTER, IMAGES, NOW, LogWorld, a_model, a_task, enclave, filler
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.note import Kind, Note, NoteKey
 from odp.crypto.signing import SigningKey
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import TransparencyError
 from odp.signed.charter import approve, found
-from odp.transparency.checkpoint import Checkpoint
-from odp.transparency.entries import EndorsementEntry, TaskEntry
-from odp.transparency.log_files import LogFiles
-from odp.transparency.proofs import LogGuard, packed
-from odp.transparency.witness import Witness
-from odp.transport.state_folder import StateFolder
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.log.checkpoint import Checkpoint
+from odp.trust.log.entries import EndorsementEntry, TaskEntry
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.proofs import LogGuard, packed
+from odp.trust.log.witness import Witness
 from odp.v1 import log_pb2, population_pb2
 
 

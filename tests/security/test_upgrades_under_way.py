@@ -14,11 +14,11 @@ from upgrade_worlds import KINDS, SECAGG
 from odp.crypto import domains
 from odp.crypto.refusals import refusal_holds
 from odp.crypto.signing import verify
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.slots import EmulatedSlots
 from odp.errors import Refusal, StateError
 from odp.evaluation.noise import NoNoise
 from odp.transport import owner_files
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.slots import EmulatedSlots
 from odp.v1 import aggregator_pb2
 from tests.hand_overs import NEW, OLD, OTHER, Endorsers, Upgrade, upgradable
 from trusted_aggregator.boundary.interface import Refused, Status

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from odp.crypto import HpkeKey, domains, seal
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import Refusal
 from odp.evaluation.noise import NoNoise
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, common_pb2
 
 Make = Callable[..., Any]

@@ -16,9 +16,9 @@ from upgrade_worlds import KINDS
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.crypto.void_openings import MOST_VOIDED, void_holds
-from odp.enclave.platform import EmulatedPlatform
 from odp.errors import OdpError
 from odp.evaluation.noise import NoNoise
+from odp.trust.enclave.platform import EmulatedPlatform
 from tests.hand_overs import NEW, OLD, Endorsers, Upgrade, upgradable
 from trusted_aggregator.state.sealed_state import MOST_PAST_VOIDED, VoidedKey
 

@@ -19,30 +19,31 @@ import numpy as np
 import pytest
 from conformance.postgresql import PostgresqlServer
 
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey, verify
-from odp.enclave.attestation_servicer import attestation_servicer
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import BudgetExceeded, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget, ReleaseState, lines_of
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.tables import table_from_bytes
 from odp.signed.charter import charter_sha256, check_founding, check_succession, open_charter
 from odp.signed.task import model_sha256, open_manifest, open_order, open_task, task_sha256
-from odp.task import Task
+from odp.tasks.task import Task
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import NotFound, answers, serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import Callers, TlsIdentity, development_identity
+from odp.trust.enclave.attestation_servicer import attestation_servicer
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
@@ -55,7 +56,6 @@ from odp.v1 import (
     population_pb2,
     server_pb2,
 )
-from odp.wire.tables import table_from_bytes
 from server.board import Addresses, Board
 from server.clients import AggregatorClient, DistributorClient
 from server.driver import Driver

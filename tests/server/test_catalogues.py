@@ -11,18 +11,18 @@ import grpc
 import pytest
 
 import odp
-from odp.catalogues.catalogue import BLOCK, Catalogue
-from odp.catalogues.exchange import steps_of
-from odp.catalogues.step import SignedStep
-from odp.client import Connection
 from odp.crypto.note import NoteKey
 from odp.errors import ConfigurationError, ServiceError
-from odp.transparency.endorsements import EndorsementFile
-from odp.transparency.entries import CatalogueEntry, decode
-from odp.transparency.log_files import LogFiles
-from odp.transparency.sources import LogServer
+from odp.protocol.catalogues.catalogue import BLOCK, Catalogue
+from odp.protocol.catalogues.exchange import steps_of
+from odp.protocol.catalogues.step import SignedStep
+from odp.services.connection import Connection
 from odp.transport.backpressure import Patience
 from odp.transport.channel import connect
+from odp.trust.log.endorsements import EndorsementFile
+from odp.trust.log.entries import CatalogueEntry, decode
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.sources import LogServer
 from odp.v1 import catalogue_pb2, catalogue_pb2_grpc
 from server.program import Config, RunningServer, start
 from server.storage import TaskState

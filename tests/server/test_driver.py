@@ -13,11 +13,11 @@ import pytest
 
 import odp
 from odp.algorithms.registry import algorithm_for
-from odp.enclave.verifier import verify_fresh
 from odp.errors import StateError
 from odp.models.item_features import item_features_sha256
 from odp.signed.release import noisy_tensors
 from odp.signed.task import model_sha256, open_task
+from odp.trust.enclave.verifier import verify_fresh
 from odp.v1 import aggregator_pb2, common_pb2
 from server import driver
 from server.driver import PUBLISH_AGAIN_SECONDS

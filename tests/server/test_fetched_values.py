@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from odp._system.files.durability import Health
 from odp.algorithms.registry import algorithm_for
 from odp.signed.release import noisy_tensors, whole_values
-from odp.transparency.released_values import VALUES, ReleasedValues
-from odp.transport.durability import Health
+from odp.trust.log.released_values import VALUES, ReleasedValues
 from odp.v1 import common_pb2
 from server.fetched_values import FetchedValues
 from server.storage import TaskState

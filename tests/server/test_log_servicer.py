@@ -9,16 +9,16 @@ from typing import Any
 import grpc
 import pytest
 
+from odp._system.files.durability import Health
 from odp.crypto.note import Note, NoteKey
 from odp.errors import ServiceError
-from odp.transparency import merkle
-from odp.transparency.entries import PolicyEntry
-from odp.transparency.log_files import LogFiles
-from odp.transparency.proofs import packed, unpacked
-from odp.transparency.released_values import VALUES, ReleasedValues
-from odp.transparency.sources import LogServer
 from odp.transport.channel import connect
-from odp.transport.durability import Health
+from odp.trust.log import merkle
+from odp.trust.log.entries import PolicyEntry
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.proofs import packed, unpacked
+from odp.trust.log.released_values import VALUES, ReleasedValues
+from odp.trust.log.sources import LogServer
 from odp.v1 import log_pb2, log_pb2_grpc, server_pb2, server_pb2_grpc
 from server.log_servicer import log_servicer
 from server.program import Config, RunningServer, start

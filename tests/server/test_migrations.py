@@ -16,7 +16,7 @@ from conformance.postgresql import PostgresqlServer
 
 from odp.errors import StateError
 from odp.storage.postgresql import postgresql_place
-from odp.transport.database import open_database
+from odp.storage.sqlite import open_database
 from server.storage import TaskRecord, TaskState
 from server.storage import migrations as revisions
 from server.storage.postgresql import open_postgresql

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, StateError
 from odp.signed.task import open_task
 from odp.transport.channel import connect
 from odp.transport.logs import Log
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.program import Config, Running, start
 from server.storage.sqlite import open_sqlite

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import odp
+from odp._system.files.state_folder import StateFolder
 from odp.cli.task import _summary
 from odp.errors import OdpError, ServiceError
 from odp.models.item_features import item_features_sha256
 from odp.signed.task import open_task, task_sha256
 from odp.transport.channel import connect
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server import servicer as service_module

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from conformance.servers import PostgresqlStores, ServerStores, SqliteStores
 
-from odp.catalogues.catalogue import Catalogue
-from odp.catalogues.step import SignedStep
 from odp.crypto.note import NoteKey
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
-from odp.transparency import merkle
-from odp.transparency.checkpoint import Checkpoint
-from odp.transparency.endorsements import EndorsementFile
-from odp.transparency.log_files import LogFiles
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.protocol.catalogues.step import SignedStep
 from odp.transport.logs import Log
+from odp.trust.log import merkle
+from odp.trust.log.checkpoint import Checkpoint
+from odp.trust.log.endorsements import EndorsementFile
+from odp.trust.log.log_files import LogFiles
 from server.shared_log import SharedLog
 from server.storage import Storage
 from server.storage.leases import Deposed, Holder

@@ -7,7 +7,7 @@ import pytest
 
 from odp.crypto.signing import SigningKey
 from odp.errors import Busy, ConfigurationError, StateError
-from odp.public_tables.table import Table, open_version
+from odp.signed.tables.table import Table, open_version
 from odp.signed.task import model_sha256
 from odp.transport.service import NotFound
 from odp.v1 import table_pb2

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enrolment.world import Developer
-from enrolment.world import World as IssuerWorld
+from trust.enrolment.world import Developer
+from trust.enrolment.world import World as IssuerWorld
 
 from odp.crypto.signing import SigningKey
-from odp.enrolment.token_key import TokenKey
 from odp.errors import ConfigurationError, EnrolmentError, ServiceUnavailable
+from odp.trust.enrolment.token_key import TokenKey
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
 from server.program import Config
 from server.storage import TaskState

@@ -14,18 +14,18 @@ import pytest
 
 from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.log_policy import LogPolicy
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ConfigurationError, DiskFull, ServiceUnavailable, StateError
-from odp.transparency.audit import AuditReport, audit
-from odp.transparency.client import LogMemory
-from odp.transparency.endorsements import Changed, EndorsementFile, endorse
-from odp.transparency.entries import EvidenceEntry, HandOverEntry, PolicyEntry, decode
-from odp.transparency.log_files import LogFiles
-from odp.transparency.proofs import LogGuard
-from odp.transparency.sources import LogFolder
 from odp.transport.sweeping import DAY
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.log_policy import LogPolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.audit import AuditReport, audit
+from odp.trust.log.client import LogMemory
+from odp.trust.log.endorsements import Changed, EndorsementFile, endorse
+from odp.trust.log.entries import EvidenceEntry, HandOverEntry, PolicyEntry, decode
+from odp.trust.log.log_files import LogFiles
+from odp.trust.log.proofs import LogGuard
+from odp.trust.log.sources import LogFolder
 from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
 from server import transparency
 from server.transparency import FRESH_SECONDS, KnownWitness, LogKeeper, read_witness

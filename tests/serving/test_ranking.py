@@ -13,11 +13,11 @@ import odp
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.errors import ConfigurationError, DataError
+from odp.protocol.wire.model import Slices
+from odp.research.simulation.presets import preset_task
 from odp.serving import IndexedModel, ItemIndex, ranking
 from odp.serving.index_file import made
-from odp.simulation.presets import preset_task
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 ITEMS = 300
 

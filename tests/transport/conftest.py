@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from odp._system.files.state_folder import StateFolder
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import RunningServer, answers, serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import TlsIdentity, development_identity
 
 METHOD = "/odp.test.Test/Do"

@@ -13,10 +13,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import ConfigurationError, ServiceError, ServiceUnavailable
 from odp.transport.channel import call, connect
 from odp.transport.service import RunningServer, serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import Callers, TlsIdentity, caller_name, development_identity, uri_names
 
 METHOD = "/odp.test.Control/Do"

@@ -11,9 +11,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import ConfigurationError
 from odp.transport import tls
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import check_files, development_identity, identity_for, load_identity
 
 

@@ -21,10 +21,6 @@ from odp.algorithms.statistics.config import Histogram
 from odp.algorithms.statistics.task import Statistics
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.segments import is_large, seal_segments
-from odp.enclave.guest import Guest
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import Refusal
 from odp.evaluation.noise import NoNoise
 from odp.models.matrix_factorization import MatrixFactorization
@@ -33,13 +29,17 @@ from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.ledger_state import LedgerHead
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.model import Slices
+from odp.protocol.wire.tables import manifest_for
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.ledger import LedgerPart
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order, sign_task, task_sha256
-from odp.task import Task
+from odp.tasks.task import Task
+from odp.trust.enclave.guest import Guest
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
-from odp.wire.model import Slices
-from odp.wire.tables import manifest_for
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.restoring import restore
 from trusted_aggregator.enclave.round_keys import RoundKeys

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odp.enclave.calls import Call, Calls
 from odp.errors import Refusal, StateError
+from odp.trust.enclave.calls import Call, Calls
 from odp.v1.aggregator_pb2 import (
     AbandonTaskRequest,
     CheckTaskRequest,

@@ -11,10 +11,10 @@ from typing import cast
 from google.protobuf.message import DecodeError
 
 from odp.crypto.segments import SEGMENT_BYTES
-from odp.enclave.channel import Encoded
 from odp.errors import ConfigurationError, Refusal, StateError
+from odp.protocol.wire.long_fields import fields, split_field
+from odp.trust.enclave.channel import Encoded
 from odp.v1 import aggregator_pb2, enclave_pb2
-from odp.wire.long_fields import fields, split_field
 from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, Sealed, Status, Submit
 from trusted_aggregator.state.records import SealedRecord, Writes
 

@@ -26,11 +26,11 @@ import hashlib
 import os
 
 from odp.crypto import domains, hpke
-from odp.enclave.same_chip import NONCE_BYTES, OwnChip
-from odp.enclave.verifier import VerifiedEnclave
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.signed.task import check_length
-from odp.transparency.excerpt import EndorsedImages
+from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
+from odp.trust.enclave.verifier import VerifiedEnclave
+from odp.trust.log.excerpt import EndorsedImages
 from odp.v1 import attestation_pb2, enclave_pb2, hand_over_pb2
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.interface import Status

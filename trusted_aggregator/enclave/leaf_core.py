@@ -17,10 +17,10 @@ from google.protobuf.message import DecodeError
 
 from odp.crypto import domains
 from odp.crypto.signing import verify
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.signed.task import check_length
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.v1 import aggregator_pb2, enclave_pb2, leaf_pb2
 from trusted_aggregator.boundary.interface import RoundState
 from trusted_aggregator.boundary.orders import parse_order

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from odp import _validate
-from odp.enclave.policy import EnclavePolicy
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
+from odp.trust.enclave.policy import EnclavePolicy
 
 
 class TestNoise:

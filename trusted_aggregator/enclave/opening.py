@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from odp.algorithms.release import require_sizes
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PopulationFull, PrivacyError
 from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.ledger_events import LedgerEvent
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.policy import EnclavePolicy
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound

@@ -15,14 +15,14 @@ from typing import TypeVar
 
 from odp.algorithms import in_enclaves
 from odp.crypto import late_imports
-from odp.enclave.calls import reply_of, routes_of
-from odp.enclave.channel import Connection, Route, serve
-from odp.enclave.enclave_start import begin, evidence_reply, expect
-from odp.enclave.guest import Guest
-from odp.enclave.identity import EnclaveIdentity
 from odp.errors import AttestationError, PrivacyError, TransparencyError
 from odp.numerics import thin_scipy
 from odp.privacy.mechanisms import IntegerNoise
+from odp.trust.enclave.calls import reply_of, routes_of
+from odp.trust.enclave.channel import Connection, Route, serve
+from odp.trust.enclave.enclave_start import begin, evidence_reply, expect
+from odp.trust.enclave.guest import Guest
+from odp.trust.enclave.identity import EnclaveIdentity
 from odp.v1 import enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveReply
 from trusted_aggregator.boundary import wire

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from odp.crypto.hpke import HpkeKey
-from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PrivacyError, StateError
 from odp.privacy.matrix.participation import ParticipationRecord
+from odp.trust.enclave.identity import EnclaveIdentity
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import parse_order
 from trusted_aggregator.enclave.opened_task import OpenedTask

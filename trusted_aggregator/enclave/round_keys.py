@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from odp.crypto import domains
-from odp.enclave import sealing
-from odp.enclave.identity import EnclaveIdentity
+from odp.trust.enclave import sealing
+from odp.trust.enclave.identity import EnclaveIdentity
 from odp.v1 import common_pb2
 from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.sealed_state import Sealer, VoidedKey

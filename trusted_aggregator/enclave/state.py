@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping, Sequence
 
-from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PrivacyError, Refusal, StateError
+from odp.trust.enclave.identity import EnclaveIdentity
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
 from trusted_aggregator.boundary.interface import RoundState, Status
 from trusted_aggregator.boundary.orders import not_open

@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from odp.algorithms.seam import StreamQuery
 from odp.crypto import domains
-from odp.enclave import sealing
-from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PopulationFull, PrivacyError, StateError
 from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.matrix.encoding import Encoder
 from odp.privacy.matrix.participation import ParticipationRecord
+from odp.trust.enclave import sealing
+from odp.trust.enclave.identity import EnclaveIdentity
 from odp.v1 import hand_over_pb2
 from trusted_aggregator.enclave.holdings import Holdings
 from trusted_aggregator.enclave.opened_task import OpenedTask

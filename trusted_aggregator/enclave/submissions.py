@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from odp.crypto.signing import SigningKey
-from odp.enclave.calls import reply_of
 from odp.errors import ConfigurationError, Refusal
+from odp.trust.enclave.calls import reply_of
 from odp.v1 import aggregator_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveReply
 from trusted_aggregator.boundary import wire

@@ -18,13 +18,13 @@ from google.protobuf.message import DecodeError
 
 from odp.crypto import domains
 from odp.crypto.signing import verify
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.same_chip import NONCE_BYTES, OwnChip
-from odp.enclave.sealing import KEY_BYTES
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.signed.task import check_length
-from odp.transparency.excerpt import EndorsedImages
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
+from odp.trust.enclave.sealing import KEY_BYTES
+from odp.trust.log.excerpt import EndorsedImages
 from odp.v1 import enclave_pb2, hand_over_pb2
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.enclave.state import EnclaveState

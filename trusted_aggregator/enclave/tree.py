@@ -6,9 +6,9 @@ import hashlib
 import os
 
 from odp.crypto import domains, hpke
-from odp.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.errors import StateError
 from odp.signed.task import check_length, open_order
+from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.v1 import attestation_pb2, enclave_pb2, leaf_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import parse_order, require_same_model

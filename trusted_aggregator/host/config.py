@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odp import _validate
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError
 from odp.transport.channel import parse_address
 from odp.transport.program_config import ProgramConfig
+from odp.trust.enclave.policy import EnclavePolicy
 from trusted_aggregator.host.idle_tasks import IDLE_DAYS
 from trusted_aggregator.host.leaves import GRACE_SECONDS
 from trusted_aggregator.modes.hosting import ModeOptions

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from google.protobuf.message import DecodeError
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import Busy, PrivacyError, StateError
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, enclave_pb2, hand_over_pb2
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Status

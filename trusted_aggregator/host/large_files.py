@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from odp.transport.durability import Health, read_from_disk, sync_folder
-from odp.transport.state_folder import state_errors, write_atomically
+from odp._system.files.durability import Health, read_from_disk, sync_folder
+from odp._system.files.state_folder import state_errors, write_atomically
 
 #: Shorter ciphertexts are rows of the database.
 LARGE_BYTES = 2**20

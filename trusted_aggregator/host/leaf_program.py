@@ -6,15 +6,15 @@ import contextlib
 
 import grpc
 
-from odp.enclave import attestation_servicer, chip_end
-from odp.enclave.channel import Client
-from odp.enclave.host import Launch, begin
-from odp.enclave.measurement import AGGREGATOR_ENTRY
+from odp._system.files.state_folder import StateFolder
 from odp.transport.logs import Log
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import Callers, caller_name
+from odp.trust.enclave import attestation_servicer, chip_end
+from odp.trust.enclave.channel import Client
+from odp.trust.enclave.host import Launch, begin
+from odp.trust.enclave.measurement import AGGREGATOR_ENTRY
 from odp.v1 import aggregator_pb2_grpc, attestation_pb2_grpc, leaf_pb2_grpc
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.host import leaf_service

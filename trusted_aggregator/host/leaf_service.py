@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import ConfigurationError, Refusal, StateError
 from odp.signed.task import parse_known, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import servicer
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, attestation_pb2, enclave_pb2, leaf_pb2, leaf_pb2_grpc
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Submit

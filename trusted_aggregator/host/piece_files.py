@@ -11,8 +11,8 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from odp.transport.durability import Health, replaced_file, sync_folder
-from odp.transport.state_folder import state_errors
+from odp._system.files.durability import Health, replaced_file, sync_folder
+from odp._system.files.state_folder import state_errors
 
 #: Records with pieces are shorter than this: they have no numbers.
 LONGEST_RECORD = 2**20

@@ -17,11 +17,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import StateError
 from odp.storage.database import PostgresqlDatabase
 from odp.storage.migrations import Schema
 from odp.storage.postgresql import PostgresqlPlace, postgresql_place
-from odp.transport.state_folder import StateFolder
 from trusted_aggregator.host.sql_storage import Row, SqlStorage, Tables, make_tables
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Storage

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from odp.enclave import attestation_servicer, chip_end
-from odp.enclave.channel import Client
-from odp.enclave.host import Launch, begin, launch_process
-from odp.enclave.measurement import AGGREGATOR_ENTRY
+from odp._system.files.state_folder import StateFolder
 from odp.errors import StateError
 from odp.signed.charter import open_charter
 from odp.transport.channel import connect
@@ -21,9 +18,12 @@ from odp.transport.limits import Limits
 from odp.transport.logs import Log, short
 from odp.transport.running import Failure, Running
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY, Sweeping
 from odp.transport.tls import Callers, TlsIdentity, caller_name
+from odp.trust.enclave import attestation_servicer, chip_end
+from odp.trust.enclave.channel import Client
+from odp.trust.enclave.host import Launch, begin, launch_process
+from odp.trust.enclave.measurement import AGGREGATOR_ENTRY
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2_grpc, enclave_pb2
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.calls import AggregatorCalls
@@ -174,7 +174,7 @@ def _leaves(
 
 
 def _in_this_process(noise: IntegerNoise) -> Launch:
-    from odp.enclave.in_thread import InThread
+    from odp.trust.enclave.in_thread import InThread
     from trusted_aggregator.enclave.process import run
 
     return InThread(functools.partial(run, noise=noise))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from odp.enclave.channel import Connection
-from odp.enclave.enclave_start import answered
 from odp.errors import StateError
+from odp.trust.enclave.channel import Connection
+from odp.trust.enclave.enclave_start import answered
 from odp.v1 import (
     attestation_pb2,
     enclave_pb2,

@@ -19,11 +19,11 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import BigInteger, Column, Float, Integer, LargeBinary, MetaData, Table, Text
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.secure_aggregation.masked import DIGEST_BYTES
 from odp.errors import OdpError, StateError
 from odp.storage.database import Database
 from odp.storage.migrations import Schema, bring_up, note_new
-from odp.transport.state_folder import StateFolder
 from trusted_aggregator.host.large_files import LARGE_BYTES, LargeFiles
 from trusted_aggregator.host.piece_files import LONGEST_RECORD, PieceFiles
 from trusted_aggregator.host.storage import Contribution

@@ -12,11 +12,11 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy.dialects.sqlite import insert
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import StateError
 from odp.storage.database import SqliteDatabase
 from odp.storage.migrations import Schema, changing
-from odp.transport.database import database_errors, empty_log
-from odp.transport.state_folder import StateFolder
+from odp.storage.sqlite import database_errors, empty_log
 from trusted_aggregator.host.sql_storage import Row, SqlStorage, Tables, make_tables
 
 _TABLES = Tables()

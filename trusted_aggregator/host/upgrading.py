@@ -16,17 +16,17 @@ from typing import Protocol
 
 import grpc
 
-from odp.enclave.channel import Client
-from odp.enclave.evidence import Claims, read_token
-from odp.enclave.host import Launch, begin, launch_process
-from odp.enclave.measurement import AGGREGATOR_ENTRY
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.same_chip import NONCE_BYTES
+from odp._system.files.state_folder import StateFolder
 from odp.errors import ServiceError, StateError
 from odp.signed.charter import open_charter
 from odp.transport.channel import LONG_DEADLINE, SHORT_DEADLINE, call
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
+from odp.trust.enclave.channel import Client
+from odp.trust.enclave.evidence import Claims, read_token
+from odp.trust.enclave.host import Launch, begin, launch_process
+from odp.trust.enclave.measurement import AGGREGATOR_ENTRY
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.same_chip import NONCE_BYTES
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import grpc
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.roster import read_roster
 from odp.errors import Refusal
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, secagg_service_pb2_grpc
 from odp.v1.enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls

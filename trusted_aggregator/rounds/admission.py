@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError
 
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError
-from odp.enrolment.token_key import TOKEN_BYTES, TokenKey, open_token_key
 from odp.errors import ConfigurationError, PrivacyError
 from odp.signed.charter import Charter
+from odp.trust.enrolment.token_key import TOKEN_BYTES, TokenKey, open_token_key
 from odp.v1 import aggregator_pb2, enrolment_pb2
 
 #: In the record of a round: anybody may contribute.

@@ -17,13 +17,13 @@ from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.seam import Query, SampledQuery
 from odp.crypto.hpke import HpkeKey
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Sampling
 from odp.privacy.matrix.encoding import Encoder
 from odp.privacy.matrix.participation import ParticipationRecord
 from odp.privacy.mechanisms import IntegerNoise
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import HostSum, Status
 from trusted_aggregator.rounds.admission import NO_KEY

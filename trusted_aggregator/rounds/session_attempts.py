@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import DecodeError
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import StateError
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2
 
 #: A GetHandOversResponse with the number of the next session of each.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PrivacyError
 from odp.signed.charter import Charter, check_founding, check_succession
+from odp.trust.enclave.identity import EnclaveIdentity
 from trusted_aggregator.state.limits import MOST_CHANGES, MOST_POPULATIONS
 from trusted_aggregator.state.population import Population
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from odp.enclave.identity import EnclaveIdentity
 from odp.errors import BudgetExceeded, PrivacyError, StateError
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import SampledRound, ShuffledReports
@@ -25,6 +24,7 @@ from odp.privacy.ledger_entry import Budget, Entry, ReleaseState
 from odp.privacy.ledger_events import LedgerEvent, charged
 from odp.privacy.ledger_state import LedgerState, Standing
 from odp.signed.charter import Charter
+from odp.trust.enclave.identity import EnclaveIdentity
 from trusted_aggregator.state.ledger_writes import LedgerWrites
 from trusted_aggregator.state.limits import MOST_ABANDONED, MOST_CHARGES, MOST_EVENTS, MOST_SAMPLED, MOST_TASKS
 from trusted_aggregator.state.records import Writes, population_key

@@ -19,8 +19,8 @@ import hashlib
 import os
 from typing import NamedTuple
 
-from odp.enclave.identity import EnclaveIdentity
 from odp.errors import StateError
+from odp.trust.enclave.identity import EnclaveIdentity
 
 _RANDOM_BYTES = 6
 

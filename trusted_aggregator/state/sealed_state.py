@@ -41,11 +41,11 @@ import numpy as np
 from odp.algorithms.declared import DeclaredRelease
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.void_openings import MOST_VOIDED
-from odp.enclave.sealing import seal, unseal
 from odp.errors import StateError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.signed.charter import Charter, open_charter
+from odp.trust.enclave.sealing import seal, unseal
 from odp.v1 import common_pb2, population_pb2
 from trusted_aggregator.state.records import SealedRecord
 from trusted_aggregator.state.rollback import ZERO, Stamp

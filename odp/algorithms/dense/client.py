@@ -10,7 +10,7 @@ from odp.algorithms.dense.grid import encode, quantise
 from odp.algorithms.dense.records import Records, VectorTerms, check_round
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 
 class VectorClient:

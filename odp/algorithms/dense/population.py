@@ -13,7 +13,7 @@ from odp.algorithms.dense.records import Records, VectorTerms, check_round
 from odp.errors import DataError
 from odp.identity import LabelledItems
 from odp.numerics.arrays import Int64Array, require_seeds
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings

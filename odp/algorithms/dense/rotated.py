@@ -33,12 +33,12 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.aggregation.table import mode_of
 from odp.algorithms.dense.grid import round_at_random
 from odp.algorithms.dense.rotation import MOST_SIZE, Rotation, largest_power
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.numerics.packed_bits import pack, packed_bytes
+from odp.protocol.aggregation.table import mode_of
 
 if TYPE_CHECKING:
     from odp.v1 import common_pb2, federated_pb2

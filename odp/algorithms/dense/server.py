@@ -8,7 +8,7 @@ from odp.algorithms.dense.records import ROUND
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float64Array
-from odp.wire.model import ModelVersion, TableValues
+from odp.protocol.wire.model import ModelVersion, TableValues
 
 
 class VectorServer:

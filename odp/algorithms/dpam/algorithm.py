@@ -21,8 +21,8 @@ from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.seam import ModelTable, Query
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
-from odp.wire.encoding import Encoding, encoding_of
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.encoding import Encoding, encoding_of
+from odp.protocol.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.models.item_table import IndexColumns, ItemColumns

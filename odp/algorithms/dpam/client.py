@@ -14,8 +14,8 @@ from odp.algorithms.seam import LocalData, LocalRows
 from odp.errors import ConfigurationError
 from odp.models.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 
 class DpamClient(OwnItems):

@@ -18,7 +18,7 @@ from odp.algorithms.dpam.terms import (
 from odp.algorithms.factorization.terms import MAX_FEATURES, WEIGHTINGS, check_clips, check_ridges
 from odp.errors import ConfigurationError
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.wire.encoding import Encoding, number_of
+from odp.protocol.wire.encoding import Encoding, number_of
 
 if TYPE_CHECKING:
     from odp.privacy.events import Sampling

@@ -26,7 +26,7 @@ from odp.evaluation.fifths import fifths
 from odp.evaluation.ranking import item_scores
 from odp.evaluation.reliability import Reliability
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 # Predictions for lists of recommendations: they fit a user's smooth taste to every item.
 _MOST_PREDICTIONS = 2_000_000

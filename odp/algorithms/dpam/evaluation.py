@@ -12,8 +12,8 @@ from odp.datasets.ratings import Ratings, Split
 from odp.evaluation.baselines import rmse
 from odp.evaluation.reliability import Reliability, reliability
 from odp.models.left_out import LeftOut
+from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion
 
 
 class TaskEvaluation:

@@ -29,7 +29,7 @@ from odp.algorithms.dpam.terms import COUNT_COLUMN, GLOBALS_TABLE, LEAST_RIDGE, 
 from odp.algorithms.factorization.slices import within
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Float64Array
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 _LARGEST_COUNT = 2.0**40
 _LARGEST_DEVIATIONS = 2.0**8

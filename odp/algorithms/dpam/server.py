@@ -29,9 +29,9 @@ from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics import parallel
 from odp.numerics.arrays import Float32Array, Float64Array
+from odp.protocol.wire.encoding import rounded
+from odp.protocol.wire.model import ModelVersion, TableValues
 from odp.v1 import common_pb2
-from odp.wire.encoding import rounded
-from odp.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sI")
 _MAGIC = b"odpdpam3"

@@ -22,7 +22,7 @@ from odp.errors import DataError
 from odp.models.side_prior import SidePrior, items_sha256
 from odp.models.warm_start import checked_keys
 from odp.numerics.arrays import Float64Array
-from odp.wire.model import ModelVersion, Slices
+from odp.protocol.wire.model import ModelVersion, Slices
 
 #: Ridge on a category's difference, in users: categories of few panel users stay near to what all have in common.
 _RIDGE = 20.0

@@ -20,8 +20,8 @@ from odp.algorithms.factorization.terms import (
     common_fields,
 )
 from odp.errors import ConfigurationError
+from odp.protocol.wire.encoding import Encoding, encoding_of
 from odp.v1 import common_pb2
-from odp.wire.encoding import Encoding, encoding_of
 
 __all__ = ["COUNTS_ROUND", "LEAST_RIDGE", "MAX_ITEMS_PER_USER", "MAX_RANK", "Terms"]
 

@@ -16,7 +16,7 @@ from odp.algorithms.dpam.terms import (
 from odp.algorithms.registry import starting_for
 from odp.errors import ConfigurationError
 from odp.models.warm_start import WarmStart, checked_keys
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.algorithms.choices import TrainingTask

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
-from odp.aggregation.table import mode_of
 from odp.algorithms.dpftrl.stream import MOST_BANDS, MOST_TREE_ROUNDS, fits_ring, growth, require_state, terms_of
 from odp.algorithms.federated.config import FederatedTraining
 from odp.errors import ConfigurationError
@@ -16,6 +15,7 @@ from odp.models.local_training import LocalTraining, Reconstruction
 from odp.models.trained import model_of
 from odp.privacy.matrix.blt import MOST_BUFFERS
 from odp.privacy.matrix.participation import Participation
+from odp.protocol.aggregation.table import mode_of
 
 if TYPE_CHECKING:
     from odp.algorithms.dense.grid import Grid

@@ -23,7 +23,7 @@ from odp.algorithms.seam import NoisyTensors
 from odp.errors import StateError
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.privacy.matrix.encoding import Decoder
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 _HEADER = struct.Struct("<8sQ")
 _MAGIC = b"odpftrl1"

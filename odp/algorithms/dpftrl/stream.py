@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from odp import _validate
-from odp.aggregation.table import mode_of
 from odp.algorithms.dense.grid import Grid
 from odp.algorithms.federated.terms import RELEASE, Terms
 from odp.errors import ConfigurationError
@@ -26,6 +25,7 @@ from odp.privacy.matrix.encoding import EncoderMatrix
 from odp.privacy.matrix.participation import Participation
 from odp.privacy.matrix.stream import Stream
 from odp.privacy.matrix.tree import TreeMatrix
+from odp.protocol.aggregation.table import mode_of
 from odp.v1 import common_pb2, federated_pb2
 
 MOST_BANDS = 512

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from odp.extras import require
+from odp._system.extras import require
 
 require("numba", to="compute Draw and Discard")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.seam import EVENTS, LocalTable, most_rows
-from odp.catalogues.named import named_in
 from odp.models.events_query import AGGREGATES, EventsTerms
+from odp.protocol.catalogues.named import named_in
 from odp.v1 import common_pb2
 
 MOST_ITEMS = 2**24

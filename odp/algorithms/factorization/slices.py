@@ -10,7 +10,7 @@ from odp.algorithms.factorization.terms import CommonTerms
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.errors import DataError
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 
 def within(rows: Float32Array, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64]) -> Float32Array:

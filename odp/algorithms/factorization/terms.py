@@ -15,8 +15,8 @@ from odp import _validate
 from odp.errors import ConfigurationError
 from odp.models.item_features import checked_item_features, item_features_sha256
 from odp.numerics.arrays import Float32Array
+from odp.protocol.wire.encoding import Encoding, encoding_of
 from odp.v1 import common_pb2
-from odp.wire.encoding import Encoding, encoding_of
 
 COUNTS_ROUND = 0
 

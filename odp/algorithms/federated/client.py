@@ -13,7 +13,7 @@ from odp.algorithms.federated.terms import PARAMETERS, Terms
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 if TYPE_CHECKING:
     from odp.models.litert.trainer import ProgramTrainer

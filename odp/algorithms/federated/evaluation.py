@@ -16,8 +16,8 @@ from odp.models.left_out import TEST, TRAIN, LeftOut
 from odp.models.local_training import LocalTraining
 from odp.models.trained import PartlyLocalModel
 from odp.numerics.arrays import Float32Array, Int64Array
+from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion
 
 _EXAMPLES = 2**12  # of a block: bounds memory
 

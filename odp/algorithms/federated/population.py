@@ -14,7 +14,7 @@ from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE, Terms
 from odp.datasets.examples import UsersExamples
 from odp.numerics.arrays import Float32Array, Int64Array, require_seeds
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.models.litert.trainer import Engine

@@ -15,7 +15,7 @@ from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.privacy.adaptive_clip import ClipState
-from odp.wire.model import ModelVersion, TableValues
+from odp.protocol.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sI")
 _MAGIC = b"odpfedt1"

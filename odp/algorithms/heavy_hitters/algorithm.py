@@ -25,7 +25,7 @@ from odp.algorithms.seam import (
 from odp.errors import ConfigurationError
 from odp.models.computing_cost import SEALED_SECONDS, SORTED_SECONDS, VECTOR_BYTES, ComputingCost, Product
 from odp.numerics.arrays import Float32Array
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.datasets.texts import UsersTexts

@@ -12,7 +12,7 @@ from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 
 class WordsClient:

@@ -11,7 +11,7 @@ from odp.algorithms.heavy_hitters.terms import PREFIXES, RELEASE, Terms
 from odp.algorithms.heavy_hitters.words import chosen
 from odp.datasets.texts import UsersTexts
 from odp.numerics.arrays import Int64Array, require_seeds
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 
 class WordsPopulation:

@@ -15,7 +15,7 @@ from odp.algorithms.heavy_hitters.words import END
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float32Array, Float64Array
-from odp.wire.model import ModelVersion, TableValues
+from odp.protocol.wire.model import ModelVersion, TableValues
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odp import _validate
-from odp.aggregation.table import DEFAULT
 from odp.algorithms.heavy_hitters.words import LONGEST, check_alphabet
 from odp.algorithms.question import Question
 from odp.algorithms.registry import part_of
 from odp.errors import ConfigurationError
 from odp.models.events import Events
+from odp.protocol.aggregation.table import DEFAULT
 from odp.v1 import common_pb2, heavy_hitters_pb2
 
 if TYPE_CHECKING:

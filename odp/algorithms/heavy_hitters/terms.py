@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.aggregation.table import mode_of
 from odp.algorithms.dense.grid import MAX_SIZE, Grid
 from odp.algorithms.dense.records import check_question
 from odp.algorithms.heavy_hitters.words import END, WordTerms
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Int64Array
+from odp.protocol.aggregation.table import mode_of
 from odp.v1 import common_pb2
 
 RELEASE = "prefixes"

@@ -10,7 +10,7 @@ from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.implicit.terms import FACTOR_COLUMNS, ITEMS_TABLE, WEIGHT_COLUMN, Terms
 from odp.algorithms.seam import ModelTable, Query
 from odp.numerics.arrays import Float32Array
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.models.item_table import IndexColumns, ItemColumns

@@ -11,8 +11,8 @@ from odp.algorithms.implicit import codec, received, userside
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
 from odp.algorithms.seam import LocalData
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 
 class ImplicitClient(OwnItems):

@@ -19,7 +19,7 @@ from odp.evaluation.exposure import MOST_USERS, Exposure, exposure
 from odp.evaluation.fifths import fifths
 from odp.evaluation.ranking import evaluate, factor_scores, found_targets, item_scores
 from odp.numerics.arrays import Float64Array
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 _CUTOFF = 20
 

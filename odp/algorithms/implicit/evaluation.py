@@ -32,8 +32,8 @@ from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise
+from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion
 
 CUTOFFS = (20, 50)
 # Per count: rounded noise needs a grid well below its standard deviation.

@@ -15,8 +15,8 @@ from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
 from odp.numerics.arrays import Float64Array, Int64Array, require_seeds
+from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings

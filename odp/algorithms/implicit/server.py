@@ -35,8 +35,8 @@ from odp.algorithms.implicit.terms import COUNTS_ROUND, ITEMS_TABLE, LARGEST_FAC
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.protocol.wire.model import ModelVersion, TableValues
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sII")
 _MAGIC = b"odpimpl2"

@@ -10,7 +10,7 @@ import numpy as np
 from odp.algorithms.implicit.terms import FACTOR_COLUMNS, ITEMS_TABLE, TAIL_WEIGHT, WEIGHT_COLUMN, Terms
 from odp.errors import ConfigurationError
 from odp.models.warm_start import WarmStart
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 _LEAST_WEIGHT = 1e-6
 _MOST_USERS = 1e12

@@ -16,7 +16,7 @@ from odp.algorithms.model_evaluation.terms import Terms
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 if TYPE_CHECKING:
     from odp.models.litert.trainer import ProgramTrainer

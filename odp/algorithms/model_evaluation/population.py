@@ -18,7 +18,7 @@ from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array, require_seeds
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 if TYPE_CHECKING:
     from odp.models.trained import TrainedModel

@@ -14,7 +14,7 @@ from odp.algorithms.model_evaluation.terms import Terms
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float32Array
-from odp.wire.model import ModelVersion, TableValues
+from odp.protocol.wire.model import ModelVersion, TableValues
 
 _HEADER = struct.Struct("<8sI")
 _MAGIC = b"odpeval1"

@@ -32,8 +32,8 @@ from odp.models.local_training import LocalTraining
 from odp.models.rated_items import RatedItems
 from odp.models.trained import TestedModel, tested_model_of, tested_models
 from odp.numerics.arrays import Float32Array
+from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion
 
 _LOSS, _ACCURACY, _AUC, _CALIBRATION, _RECALL = "loss", "accuracy", "auc", "calibration", "recall@"
 

@@ -12,7 +12,7 @@ from odp.algorithms.seam import LocalData
 from odp.algorithms.shuffled_statistics.terms import Terms
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.privacy.mechanisms.random_source import RandomSource
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 
 class ReportsClient:

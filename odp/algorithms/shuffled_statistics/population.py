@@ -12,7 +12,7 @@ from odp.algorithms.local_statistics.population import counts_of
 from odp.algorithms.shuffled_statistics.terms import RELEASE, Terms
 from odp.datasets.ratings import Ratings
 from odp.numerics.arrays import Int64Array
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 
 class ReportsPopulation:

@@ -31,11 +31,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from odp._validate import identifier, one_of, strict_keywords
-from odp.aggregation.table import DEFAULT
 from odp.algorithms.question import Question
 from odp.algorithms.registry import part_of
 from odp.algorithms.statistics.config import Histogram, Mean, resolve
 from odp.errors import ConfigurationError
+from odp.protocol.aggregation.table import DEFAULT
 from odp.v1 import common_pb2
 
 AGGREGATOR, SHUFFLE, LOCAL = "aggregator", "shuffle", "local"

@@ -12,7 +12,7 @@ from odp.algorithms.dense.records import check_round
 from odp.algorithms.seam import LocalData
 from odp.algorithms.usable_count.terms import OfExamples, Terms
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 if TYPE_CHECKING:
     from odp.models.litert.trainer import ProgramTrainer

@@ -16,7 +16,7 @@ from odp.datasets.examples import UsersExamples
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.numerics.arrays import Int64Array, require_seeds
-from odp.wire.model import ModelVersion
+from odp.protocol.wire.model import ModelVersion
 
 
 class VotingPopulation:

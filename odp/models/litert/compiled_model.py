@@ -27,8 +27,8 @@ _MOST_UNPACKED = MOST_DESCRIPTION + MOST_FLATBUFFER + 4 * MOST_PARAMETERS + 2**1
 class CompiledModel:
     """A compiled network and the weights that its training begins with. Needs no TensorFlow.
 
-    ``odp.KerasModel(..).compiled`` and ``odp.interop.tff.from_tff`` make one. ``save`` and ``load`` carry it to a
-    machine where tasks are made without TensorFlow.
+    ``odp.KerasModel(..).compiled`` and ``odp.research.interop.tff.from_tff`` make one. ``save`` and ``load`` carry it
+    to a machine where tasks are made without TensorFlow.
 
     Attributes:
       program: what devices run.

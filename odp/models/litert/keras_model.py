@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from odp import _validate
+from odp._system.extras import require
 from odp.errors import ConfigurationError
-from odp.extras import require
 from odp.models.litert.compiled_model import CompiledModel
 from odp.models.litert.program import MOST_BATCH, Program
 from odp.numerics.arrays import Float32Array
@@ -18,8 +18,8 @@ from odp.numerics.arrays import Float32Array
 if TYPE_CHECKING:
     from odp.models.litert.functions import Functions
     from odp.models.litert.trainer import Engine
+    from odp.protocol.wire.model import ModelVersion
     from odp.v1 import common_pb2
-    from odp.wire.model import ModelVersion
 
 _PARAMETERS = "parameters"
 #: What a simulation trains with.

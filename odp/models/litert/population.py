@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from odp._system.extras import require
 from odp.errors import DataError
-from odp.extras import require
 from odp.models.litert.program import Program
 from odp.models.litert.rows import inputs_of, targets_of
 from odp.models.litert.trainer import Engine, Measured, local_steps

@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp._system.extras import require
 from odp.errors import ConfigurationError, DataError
-from odp.extras import require
 from odp.models.litert.keras_model import KerasModel
 from odp.numerics.arrays import Float32Array
 from odp.v1 import common_pb2, federated_pb2
 
 if TYPE_CHECKING:
     from odp.models.litert.program import Program
-    from odp.wire.model import ModelVersion
+    from odp.protocol.wire.model import ModelVersion
 
 _BLOCK = 2**12  # users or items at once
 

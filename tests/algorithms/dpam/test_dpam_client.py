@@ -17,8 +17,8 @@ from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.factorization.subset import hash_order
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 Define = Callable[..., common_pb2.TaskDefinition]
 

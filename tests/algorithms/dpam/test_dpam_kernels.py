@@ -15,8 +15,8 @@ from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.factorization.subset import hash_order
 from odp.datasets.ratings import Ratings
 from odp.numerics import parallel
+from odp.protocol.wire.model import ModelVersion, TableValues
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, TableValues
 
 numba = pytest.importorskip("numba")
 kernels = pytest.importorskip("odp.algorithms.dpam.kernels", reason="needs numba")

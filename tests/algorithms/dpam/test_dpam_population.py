@@ -17,8 +17,8 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalData
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
+from odp.protocol.wire.model import ModelVersion, Slices, TableValues
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, Slices, TableValues
 
 Define = Callable[..., common_pb2.TaskDefinition]
 

@@ -20,8 +20,8 @@ from odp.algorithms.factorization.codec import NO_ITEM, WEIGHT_UNITS
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import SampledQuery
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 Define = Callable[..., common_pb2.TaskDefinition]
 Longs = npt.NDArray[np.int64]

@@ -22,8 +22,8 @@ from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
 from odp.evaluation.reliability import reliability
 from odp.numerics.arrays import Float64Array, Int64Array
+from odp.protocol.wire.model import ModelVersion, Slices, TableValues
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, Slices, TableValues
 
 Define = Callable[..., common_pb2.TaskDefinition]
 

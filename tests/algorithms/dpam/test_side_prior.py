@@ -18,7 +18,7 @@ from odp.errors import ConfigurationError, DataError
 from odp.models.side_prior import SidePrior, items_sha256
 from odp.models.warm_start import WarmStart
 from odp.numerics.arrays import Float64Array
-from odp.wire.model import ModelVersion, Slices, TableValues
+from odp.protocol.wire.model import ModelVersion, Slices, TableValues
 from tests.models import hostile_archives
 
 ITEMS, USERS, CENTRE = 60, 200, 3.5

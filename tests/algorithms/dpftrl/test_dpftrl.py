@@ -26,7 +26,7 @@ from odp.privacy.accounting import epsilon
 from odp.privacy.events import StreamRelease
 from odp.privacy.ledger_events import CoveredRelease
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.task import Task
+from odp.tasks.task import Task
 from odp.v1 import common_pb2
 
 FEATURES, ROUNDS = 4, 8

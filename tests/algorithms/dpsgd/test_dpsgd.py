@@ -13,9 +13,9 @@ from odp.algorithms.federated.terms import PARAMETERS
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows
 from odp.errors import ConfigurationError
+from odp.protocol.wire.model import Slices
 from odp.signed.task import check_definition
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 FEATURES = 5
 MODEL = odp.Glm("poisson", FEATURES)

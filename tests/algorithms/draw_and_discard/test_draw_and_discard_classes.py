@@ -12,7 +12,7 @@ from odp.algorithms.draw_and_discard.terms import Terms
 from odp.algorithms.seam import LocalRows
 from odp.errors import ConfigurationError, DataError
 from odp.models.named_numbers import places_of
-from odp.task_file import parse_task, render_task
+from odp.tasks.file import parse_task, render_task
 
 USERS = 4000
 

@@ -9,7 +9,7 @@ import pytest
 
 import odp
 from odp.algorithms.draw_and_discard.simulation import SERVERS, EncodedUsers, Instances, simulate
-from odp.reproductions import known_weights
+from odp.research.reproductions import known_weights
 
 pytest.importorskip("numba")
 NOBODY = EncodedUsers(np.zeros((0, 65), np.float32), np.zeros(0, np.float32), np.zeros(2, np.int64))

@@ -25,9 +25,9 @@ from odp.models.glm.training import difference
 from odp.numerics.arrays import Float32Array
 from odp.privacy.accounting import epsilon
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.model import Slices
 from odp.signed.task import check_definition
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 FEATURES, CLASSES, USERS = 12, 3, 20
 EXAMPLES = Examples({"x": Tensor((3, 4), -2.0, 2.0, scale=0.5)}, label="kind")

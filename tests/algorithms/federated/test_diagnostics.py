@@ -16,10 +16,10 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows, NoisyTensors
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array
+from odp.protocol.wire.model import Slices
+from odp.research.simulation.record import plain, run_record
+from odp.research.simulation.report import render_html
 from odp.signed.task import check_definition
-from odp.simulation.record import plain, run_record
-from odp.simulation.report import render_html
-from odp.wire.model import Slices
 
 FEATURES, CLASSES, USERS = 6, 3, 300
 CHOICES = {"rounds": 3, "rate": 0.3, "clip": 0.3, "diagnostics": True}

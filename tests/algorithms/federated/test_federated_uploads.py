@@ -20,9 +20,9 @@ from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.privacy.accounting import epsilon
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.model import Slices
 from odp.signed.task import check_definition
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 FEATURES, CLASSES, USERS = 40, 3, 20
 MODEL = Glm("multinomial", FEATURES, CLASSES)

@@ -10,8 +10,8 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows
 from odp.datasets.examples import UsersExamples
 from odp.models.local_training import ROWS_PER_EXAMPLE
+from odp.protocol.wire.model import ModelVersion, Slices
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, Slices
 
 FEATURES, MOST, HELD = 3, 2, 30
 MODEL = odp.Glm("multinomial", features=FEATURES, classes=3)

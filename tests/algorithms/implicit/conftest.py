@@ -9,8 +9,8 @@ import pytest
 
 from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.datasets.ratings import Ratings
+from odp.protocol.wire.model import ModelVersion, TableValues
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion, TableValues
 
 Define = Callable[..., common_pb2.TaskDefinition]
 

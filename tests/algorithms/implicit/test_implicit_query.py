@@ -23,8 +23,8 @@ from odp.algorithms.seam import SampledQuery
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.privacy.accounting import epsilon, mu_for
+from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion
 
 Define = Callable[..., common_pb2.TaskDefinition]
 

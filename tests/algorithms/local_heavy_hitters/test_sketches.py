@@ -20,7 +20,7 @@ from odp.evaluation.noise import SeededNoise
 from odp.evaluation.users import user_seeds
 from odp.privacy.events import LocalReport
 from odp.privacy.mechanisms.random_source import RandomSource
-from odp.task_file import parse_task, render_task
+from odp.tasks.file import parse_task, render_task
 from odp.v1 import common_pb2
 
 SHARES = {"cab": 0.3, "bad": 0.2, "a": 0.1, "dada": 0.05}

@@ -16,9 +16,9 @@ from odp.algorithms.seam import NoisyTensors
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
 from odp.models.glm import Glm
+from odp.protocol.wire.model import ModelVersion
 from odp.signed.task import check_definition
 from odp.v1 import common_pb2
-from odp.wire.model import ModelVersion
 
 NUMBERS = odp.Examples({"x": odp.Tensor((6,), -1.0, 1.0)}, label_low=0.0, label_high=1.0)
 

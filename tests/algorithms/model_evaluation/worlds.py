@@ -11,7 +11,7 @@ from odp.algorithms.seam import LocalRows
 from odp.datasets.examples import UsersExamples
 from odp.models.glm import Glm
 from odp.numerics.arrays import Float32Array
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 FEATURES = 6
 LOGISTIC = Glm("logistic", FEATURES)

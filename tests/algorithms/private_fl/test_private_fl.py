@@ -20,9 +20,9 @@ from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.evaluation.noise import SeededNoise
 from odp.numerics.arrays import Float32Array
 from odp.privacy.mechanisms.random_source import RandomSource
+from odp.protocol.wire.model import Slices, TableValues
 from odp.signed.task import check_definition
 from odp.v1 import common_pb2
-from odp.wire.model import Slices, TableValues
 
 FEATURES = 7
 MODEL = odp.Glm("logistic", FEATURES)

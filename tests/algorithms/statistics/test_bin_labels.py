@@ -24,8 +24,8 @@ from odp.algorithms.statistics.estimates import HistogramResult
 from odp.algorithms.statistics.results import results_of
 from odp.algorithms.statistics.terms import Terms
 from odp.errors import ConfigurationError, DataError
-from odp.task_file import load_task, render_task
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
+from odp.tasks.file import load_task, render_task
 
 DRINKS = ("tea", "SKU 7", "caf\u00e9", "007")
 PEOPLE = 40

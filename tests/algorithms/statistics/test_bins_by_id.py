@@ -20,7 +20,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.statistics.terms import Terms
 from odp.errors import DataError
 from odp.models.left_out import LeftOut
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 pandas = pytest.importorskip("pandas")
 

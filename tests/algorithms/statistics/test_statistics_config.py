@@ -16,7 +16,7 @@ from odp.algorithms.statistics.terms import Terms
 from odp.crypto import SigningKey
 from odp.errors import ConfigurationError, PrivacyError
 from odp.signed.task import open_task, sign_task
-from odp.task_file import parse_task, render_task
+from odp.tasks.file import parse_task, render_task
 from odp.v1 import common_pb2
 
 

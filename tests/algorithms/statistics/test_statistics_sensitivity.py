@@ -15,7 +15,7 @@ from odp.algorithms.seam import LocalRows
 from odp.algorithms.statistics.terms import RELEASE, Terms
 from odp.datasets import Ratings
 from odp.evaluation.users import user_seeds
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 NOTHING = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
 QUERIES: dict[str, dict[str, odp.Histogram | odp.Mean]] = {

@@ -22,7 +22,7 @@ from odp.algorithms.statistics.terms import Terms
 from odp.cli.main import app
 from odp.errors import ConfigurationError, DataError
 from odp.models.left_out import LeftOut
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 PEOPLE, SESSIONS = 60, 6
 SECONDS = np.random.default_rng(7).integers(30, 901, (PEOPLE, SESSIONS))
@@ -69,7 +69,7 @@ def run(*arguments: object) -> str:
 
 def simulated(file: Path, data: Path, monkeypatch: pytest.MonkeyPatch, *options: object) -> Any:
     """The answers that `odp simulate` got."""
-    from odp.simulation import answers
+    from odp.research.simulation import answers
 
     finished: list[Any] = []
     real = answers.simulate_answers

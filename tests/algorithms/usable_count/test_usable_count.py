@@ -27,10 +27,10 @@ from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.evaluation.users import user_seeds
 from odp.privacy.accounting import epsilon
+from odp.protocol.wire.model import Slices
 from odp.signed.task import open_task, sign_task
-from odp.task_file import parse_task, render_task
+from odp.tasks.file import parse_task, render_task
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 NOTHING = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
 MODES = ("enclave", "masked", "secagg+")

@@ -24,7 +24,7 @@ from odp.crypto.secure_aggregation.session import Configuration, pack, unpack
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError
 from odp.signed.task import check_definition, open_task, sign_task
-from odp.task_file import parse_task, render_task
+from odp.tasks.file import parse_task, render_task
 from odp.v1 import common_pb2
 from odp.v1 import secure_aggregation_pb2 as messages
 

@@ -11,9 +11,9 @@ import pytest
 import odp
 from device_runtime.host.filled_items import check_of
 from device_runtime.tasks.catalogues import CatalogueMemory
-from odp.catalogues.catalogue import Catalogue, versions_in
 from odp.datasets import catalogue_keys
 from odp.errors import PrivacyError
+from odp.protocol.catalogues.catalogue import Catalogue, versions_in
 from odp.transport.logs import Log
 from odp.v1 import common_pb2
 

@@ -11,8 +11,8 @@ from hosts import Host, states
 from device_runtime.host.check_in_plan import CheckInPlan
 from device_runtime.store.schema import State
 from odp.crypto.log_reasons import LogReason
-from odp.enclave.evidence import Reason
 from odp.errors import AttestationError, ServiceUnavailable, TransparencyError
+from odp.trust.enclave.evidence import Reason
 
 
 def test_a_host_with_nothing_to_do_asks_once_per_pause_and_not_once_per_device(world: Any) -> None:

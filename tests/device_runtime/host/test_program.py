@@ -10,8 +10,8 @@ import pytest
 
 from device_runtime.host import program
 from device_runtime.person.limits import Limits
+from odp._system.files.state_folder import StateFolder
 from odp.errors import ConfigurationError, StateError
-from odp.transport.state_folder import StateFolder
 
 
 @pytest.fixture

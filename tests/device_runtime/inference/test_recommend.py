@@ -22,7 +22,7 @@ from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.errors import ConfigurationError, ServiceError
 from odp.models.side_prior import SidePrior, items_sha256
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 COUNTS = [30, 1, 0, 500, 60, 40]
 

@@ -106,7 +106,7 @@ def test_it_signals_neither_the_runtime_nor_all(attacker: Attacker) -> None:
 
 def test_system_calls_past_python_fail_alike(attacker: Attacker) -> None:
     if os.uname().machine != "x86_64":
-        pytest.skip("the test's numbers are those of x86-64; sandbox/test_seccomp.py has the filter of both")
+        pytest.skip("the test's numbers are those of x86-64; _system/sandbox/test_seccomp.py has the filter of both")
     answers = attacker.attempt("syscalls")
     assert len(answers) > 100
     assert {name: came for name, came in answers.items() if came != "EPERM"} == {}

@@ -192,7 +192,7 @@ def test_a_trace_is_told_to_nobody_unless_asked_for(start: Callable[..., Isolate
 _REFUSING = """
 import sys
 sys.path.append({root!r})
-from odp.sandbox import kernel, namespaces
+from odp._system.sandbox import kernel, namespaces
 namespaces.unshare = lambda names: False
 kernel.filter_system_calls = lambda allowed: False
 import runpy

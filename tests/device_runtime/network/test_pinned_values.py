@@ -14,10 +14,10 @@ import pytest
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
 from odp.crypto.hpke import HpkeKey
-from odp.enclave.pinned_values import PinnedAddressesOf, PinnedValues
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import AddressRefused, AttestationError, ConfigurationError
 from odp.transport.logs import Log
+from odp.trust.enclave.pinned_values import PinnedAddressesOf, PinnedValues
+from odp.trust.enclave.reference_values import ReferenceValues
 
 NEW = "sha384:" + "e" * 96
 

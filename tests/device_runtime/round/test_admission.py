@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enrolment.world import World as IssuerWorld
+from trust.enrolment.world import World as IssuerWorld
 
 from device_runtime.network.services import Services, Traffic
 from device_runtime.round.admission import Admission, attesters_of
@@ -17,8 +17,8 @@ from device_runtime.round.secagg import identity_key
 from device_runtime.tasks.assignment import open_assignment
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey
-from odp.enrolment.attesters.roster import RosterVerifier
 from odp.errors import AddressRefused, ConfigurationError, EnrolmentError, OdpError, ServiceUnavailable
+from odp.trust.enrolment.attesters.roster import RosterVerifier
 from odp.v1 import enrolment_pb2, server_pb2
 
 

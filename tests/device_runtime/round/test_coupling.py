@@ -33,7 +33,7 @@ from odp.algorithms.computing_time import SAFETY, SHARE_OF_TIME
 from odp.algorithms.registry import algorithm_for
 from odp.errors import NotNow
 from odp.numerics.arrays import Int64Array
-from odp.wire.model import Slices
+from odp.protocol.wire.model import Slices
 
 #: The developer of a network states few operations, whatever it computes.
 TRAINER = ComputingTerms(seconds=0.6, keys_seconds=0.0, worst_seconds=0.001, worst_bytes=0.0, place=Place.TRAINER)

@@ -33,8 +33,8 @@ from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.computing_terms import ComputingTerms, Place
 from odp.algorithms.registry import algorithm_for
 from odp.errors import PrivacyError, StateError
+from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 QUICK = ComputingTerms(seconds=0.25, keys_seconds=0.25, worst_seconds=0.001, worst_bytes=0.0, place=Place.HERE)
 EMPTY, ANSWER = b"nothing", b"payload"

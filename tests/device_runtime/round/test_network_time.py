@@ -38,15 +38,15 @@ from odp.algorithms.seam import ProgramClient
 from odp.cli import person
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
-from odp.enclave.platform import EmulatedPlatform
 from odp.isolated import Handler
 from odp.models.litert.trained import network_message
 from odp.privacy.mechanisms.noise_source import OperatingSystemNoise
+from odp.protocol.wire.model import Slices
+from odp.protocol.wire.tables import manifest_for
 from odp.signed.task import open_task, sign_manifest, sign_task, task_sha256
 from odp.transport.tls import TlsIdentity
+from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
-from odp.wire.tables import manifest_for
 from tests.device_runtime.conftest import World
 from tests.models.litert.compile_mlp import CLASSES, FEATURES, stored
 

@@ -31,10 +31,10 @@ from odp.errors import (
     ServiceUnavailable,
 )
 from odp.privacy.accounting import epsilon
+from odp.protocol.wire.model import Slices
+from odp.protocol.wire.tables import manifest_for
 from odp.signed.task import sign_manifest, sign_task, task_sha256
 from odp.v1 import aggregator_pb2
-from odp.wire.model import Slices
-from odp.wire.tables import manifest_for
 from tests.device_runtime.conftest import signed_refusal
 
 
@@ -551,7 +551,7 @@ def test_the_server_learns_the_population_and_nothing_else(world: Any) -> None:
 
 
 def test_a_service_with_another_certificate_authority_is_not_spoken_to(world: Any, tmp_path: Path) -> None:
-    from odp.transport.state_folder import StateFolder
+    from odp._system.files.state_folder import StateFolder
     from odp.transport.tls import development_identity
 
     with StateFolder.open(tmp_path / "other", "server") as state:

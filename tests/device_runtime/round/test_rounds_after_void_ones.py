@@ -30,14 +30,14 @@ from device_runtime.round.participation import Outcome, Participant
 from device_runtime.rows.retrieval import Retrievals
 from device_runtime.store.store import Store, store_path
 from device_runtime.tasks.assignment import Work, open_assignment
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.reference_values import ReferenceValues
 from odp.errors import ServiceUnavailable
 from odp.evaluation.noise import NoNoise
+from odp.protocol.wire.model import Slices
+from odp.protocol.wire.tables import manifest_for
 from odp.signed.task import sign_manifest
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import aggregator_pb2, attestation_pb2, common_pb2, server_pb2
-from odp.wire.model import Slices
-from odp.wire.tables import manifest_for
 from trusted_aggregator.boundary.interface import Submit
 
 _ADDRESS = "127.0.0.1:1"

@@ -24,24 +24,24 @@ from distributor.control import control_servicer
 from distributor.enclave import DistributorCore
 from distributor.model_folders import ModelFolders
 from distributor.servicer import DistributorService, distributor_servicer
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.data import RatingsData
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import Busy, ServiceError, StaleModel
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.blocks import BLOCK_BYTES
+from odp.protocol.wire.model import ModelVersion, TableValues
+from odp.protocol.wire.tables import manifest_for
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
-from odp.task import Task
+from odp.tasks.task import Task
 from odp.transport.backpressure import Patience
 from odp.transport.channel import CHUNK_BYTES, connect
 from odp.transport.logs import Log
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import common_pb2, distributor_pb2, distributor_pb2_grpc
-from odp.wire.blocks import BLOCK_BYTES
-from odp.wire.model import ModelVersion, TableValues
-from odp.wire.tables import manifest_for
 
 ROWS, WIDTH = 20_011, 32  # 2.4 chunks, 39.1 blocks
 SIZE = ROWS * WIDTH * 4

@@ -21,15 +21,15 @@ from distributor.control import control_servicer
 from distributor.enclave import DistributorCore
 from distributor.model_folders import ModelFolders
 from distributor.servicer import DistributorService, distributor_servicer
-from odp.client import Connection
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import ConfigurationError, ServiceError, StaleModel
-from odp.public_tables.table import Table, open_version
+from odp.services.connection import Connection
+from odp.signed.tables.table import Table, open_version
 from odp.transport.backpressure import Patience
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import development_identity
 from odp.v1 import distributor_pb2, distributor_pb2_grpc, table_pb2_grpc
 from server.clients import DistributorClient

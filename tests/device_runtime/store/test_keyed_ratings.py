@@ -12,9 +12,9 @@ from device_runtime.round.examples import events, examples
 from device_runtime.store.keyed_ratings import fill_ratings, numbered_ratings, rate, ratings_by_key, ratings_left_out
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
-from odp.catalogues.catalogue import Catalogue
 from odp.datasets import catalogue_keys
 from odp.errors import ConfigurationError, StateError
+from odp.protocol.catalogues.catalogue import Catalogue
 
 ITEMS = [f"film {number}" for number in range(12)]
 FIRST = Catalogue.make("people", ITEMS)

@@ -13,8 +13,8 @@ from device_runtime.store import database, migration
 from device_runtime.store.keys import KEY_FILE, PLAIN_HEADER
 from device_runtime.store.schema import _BASE, SCHEMA_VERSION
 from device_runtime.store.store import Store, store_path
+from odp._system.files import durability
 from odp.errors import StateError
-from odp.transport import durability
 
 SECRET = b"a secret of thirty-two bytes ...."[:32]
 

@@ -9,8 +9,8 @@ import pytest
 
 from device_runtime.tasks import catalogues as module
 from device_runtime.tasks.catalogues import CatalogueMemory
-from odp.catalogues.catalogue import BLOCK, Catalogue, versions_in
 from odp.errors import StateError, TransparencyError
+from odp.protocol.catalogues.catalogue import BLOCK, Catalogue, versions_in
 from odp.v1 import common_pb2
 
 FIRST = Catalogue.make("people", [f"film {number}" for number in range(12)])

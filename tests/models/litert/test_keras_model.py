@@ -25,7 +25,7 @@ def test_odp_loads_no_tensorflow() -> None:
 
 
 def test_without_tensorflow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odp.extras.is_installed", lambda name: False)
+    monkeypatch.setattr("odp._system.extras.is_installed", lambda name: False)
     with pytest.raises(ConfigurationError, match=r"tensorflow.*pip install 'odp-platform\[keras\]'"):
         odp.KerasModel(object(), "mean_squared_error")
 

@@ -26,9 +26,9 @@ from odp.models.litert.trained import TrainedNetwork, network_message
 from odp.models.litert.trainer import LocalSteps, local_steps
 from odp.models.local_training import LocalTraining
 from odp.models.public_matrix import public_matrix_from
+from odp.protocol.wire.model import Slices
 from odp.signed.task import check_definition
 from odp.v1 import common_pb2
-from odp.wire.model import Slices
 
 from .compile_partly import CLASSES, FEATURES, HIDDEN, LOCAL, SHARED, stored
 

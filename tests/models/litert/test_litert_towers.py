@@ -27,9 +27,9 @@ from odp.models.litert.trainer import LocalSteps, Measured
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.model import Slices
 from odp.signed.task import check_definition
 from odp.v1 import common_pb2, federated_pb2
-from odp.wire.model import Slices
 
 from .compile_towers import FEATURES, ITEMS, stored
 

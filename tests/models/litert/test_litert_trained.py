@@ -33,10 +33,10 @@ from odp.models.litert.trainer import Measured
 from odp.models.public_matrix import public_matrix_from
 from odp.numerics.arrays import Int64Array
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.model import Slices
+from odp.protocol.wire.tables import manifest_for
 from odp.signed.task import check_definition, sign_manifest, sign_task, task_sha256
 from odp.v1 import common_pb2, federated_pb2, server_pb2
-from odp.wire.model import Slices
-from odp.wire.tables import manifest_for
 
 from . import hostile
 from .compile_mlp import CLASSES, FEATURES, stored

@@ -184,7 +184,7 @@ def test_a_device_names_what_it_cannot_train(trainer: IsolatedTrainer, monkeypat
     trainer.require(stored(), most_examples=1000)
     with pytest.raises(ConfigurationError, match=r"trains networks in 1073741824 bytes.*most_examples=100000000"):
         trainer.require(stored(), most_examples=10**8)
-    monkeypatch.setattr("odp.extras.is_installed", lambda name: False)
+    monkeypatch.setattr("odp._system.extras.is_installed", lambda name: False)
     with pytest.raises(ConfigurationError, match=r"pip install 'odp-platform\[litert\]'"):
         trainer.require(stored(), most_examples=1)
 

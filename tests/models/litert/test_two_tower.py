@@ -14,7 +14,7 @@ keras = pytest.importorskip("keras", reason=_REASON)
 import odp  # noqa: E402
 from odp.algorithms.federated.terms import PARAMETERS  # noqa: E402
 from odp.models.litert.runner import Runner  # noqa: E402
-from odp.wire.model import ModelVersion, TableValues  # noqa: E402
+from odp.protocol.wire.model import ModelVersion, TableValues  # noqa: E402
 
 from . import compile_towers  # noqa: E402
 from .compile_towers import FEATURES, ITEMS, WIDTH  # noqa: E402

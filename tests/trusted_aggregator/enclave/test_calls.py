@@ -6,8 +6,8 @@ import pytest
 from trees import TreeWorld
 
 from distributor.remote import DistributorCalls
-from odp.enclave.calls import Call, Calls
-from odp.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.calls import Call, Calls
+from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1.enclave_pb2 import AskNonce, DrawnNonce, EnclaveReply, EnclaveRequest, Ping
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.enclave.core import AggregatorCore

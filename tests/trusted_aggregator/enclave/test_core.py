@@ -9,14 +9,14 @@ from odp.algorithms.dpam.accumulate import Accumulator
 from odp.algorithms.dpam.oblivious import ObliviousAccumulator
 from odp.algorithms.release import round_charges
 from odp.crypto import SignatureError, domains, seal, verify
-from odp.enclave.identity import EnclaveIdentity
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal
 from odp.evaluation.noise import NoNoise
 from odp.privacy.events import GaussianRelease
 from odp.privacy.ledger_events import charged
 from odp.privacy.ledger_state import LedgerHead
 from odp.signed.task import task_sha256
+from odp.trust.enclave.identity import EnclaveIdentity
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import common_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.enclave.core import AggregatorCore

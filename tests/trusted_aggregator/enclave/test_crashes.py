@@ -6,10 +6,10 @@ import hashlib
 
 import pytest
 
-from odp.enclave.identity import EnclaveIdentity
 from odp.errors import PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import ReleaseState
 from odp.signed.task import task_sha256
+from odp.trust.enclave.identity import EnclaveIdentity
 from odp.v1 import common_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.state import records as names

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from odp.enclave.policy import EnclavePolicy
+from odp.trust.enclave.policy import EnclavePolicy
 from trusted_aggregator.enclave.noise import noise_of
 
 

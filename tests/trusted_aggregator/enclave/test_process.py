@@ -20,19 +20,19 @@ from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.implicit.data import ImplicitData
 from odp.crypto import SigningKey
 from odp.crypto.hpke import DecryptionError
-from odp.enclave import launcher
-from odp.enclave.channel import Client, Connection, Encoded
-from odp.enclave.enclave_start import answered, start
-from odp.enclave.evidence import Claims, read_token
-from odp.enclave.image.built import packages_of
-from odp.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, PLATFORM_ENTRY, measure
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.privacy.ledger_entry import ReleaseState
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.task import open_task
-from odp.task import Task
+from odp.tasks.task import Task
+from odp.trust.enclave import launcher
+from odp.trust.enclave.channel import Client, Connection, Encoded
+from odp.trust.enclave.enclave_start import answered, start
+from odp.trust.enclave.evidence import Claims, read_token
+from odp.trust.enclave.image.built import packages_of
+from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, PLATFORM_ENTRY, measure
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
 from odp.v1.enclave_pb2 import EnclaveRequest
 from trusted_aggregator.boundary.interface import Status, Submit
@@ -292,9 +292,9 @@ def test_of_what_its_code_imports_late_an_enclave_has_all_that_it_runs(image):
             late |= {imported for imported in _imported_late(ast.parse(source)) if imported not in image}
     algorithms = {name for name in late if name.startswith(("odp.algorithms.", "odp.models."))}
     assert {name.rpartition(".")[2] for name in algorithms} == OUTSIDE
-    files = {"odp.transport", "odp.transport.state_folder"}
+    files = {"odp.transport", "odp._system.files.state_folder"}
     simulated = {"odp.datasets.examples", "odp.privacy.adaptive_clip", "threadpoolctl"}
-    developers = {"odp._own_packages", "odp.catalogues.catalogue", "odp.privacy.reconstruction"}
+    developers = {"odp._system.own_packages", "odp.protocol.catalogues.catalogue", "odp.privacy.reconstruction"}
     assert {name for name in late - algorithms if name.partition(".")[0] != "scipy"} == files | simulated | developers
 
 
@@ -310,7 +310,7 @@ FOREIGN = re.compile(
 def test_an_image_has_no_module_of_other_parties_and_no_network_database_or_console(entry):
     names = [part.name for part in measure(entry).of_kind("module", "package", "extension")]
     assert [name for name in names if FOREIGN.match(name)] == []
-    assert {"odp.errors", "numpy" if entry != PLATFORM_ENTRY else "odp.enclave.platform"} <= set(names)
+    assert {"odp.errors", "numpy" if entry != PLATFORM_ENTRY else "odp.trust.enclave.platform"} <= set(names)
 
 
 def lines_of(module):

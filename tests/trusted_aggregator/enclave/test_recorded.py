@@ -19,14 +19,14 @@ from odp.crypto import SigningKey, domains, seal
 from odp.crypto.blind_rsa import EXPONENT, SALT_BYTES
 from odp.crypto.secure_aggregation.masked import mask, set_sha256
 from odp.crypto.segments import is_large, seal_segments
-from odp.enclave import launcher
-from odp.enclave.channel import Client, Connection
-from odp.enclave.enclave_start import start
-from odp.enclave.measurement import AGGREGATOR_ENTRY
-from odp.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
-from odp.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.task import sign_order, sign_task, task_sha256
+from odp.trust.enclave import launcher
+from odp.trust.enclave.channel import Client, Connection
+from odp.trust.enclave.enclave_start import start
+from odp.trust.enclave.measurement import AGGREGATOR_ENTRY
+from odp.trust.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
+from odp.trust.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator.boundary.interface import HostSum, Submit
 from trusted_aggregator.host.remote import restore

@@ -11,11 +11,11 @@ import pytest
 from stream_worlds import ROUNDS, SIZE, StreamWorld
 
 from odp.crypto.refusals import refusal_holds
-from odp.enclave.platform import EmulatedPlatform
 from odp.errors import ConfigurationError, PopulationFull, PrivacyError, Refusal, StateError
 from odp.evaluation.noise import NoNoise
 from odp.privacy.events import StreamRelease
 from odp.privacy.ledger_events import CoveredRelease
+from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.state import records as names

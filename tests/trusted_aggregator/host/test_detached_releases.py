@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from aggregator_host import StoredHost
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import domains
 from odp.errors import Busy, ConfigurationError, PrivacyError, StateError
 from odp.numerics.arrays import Int64Array
 from odp.signed.release import ReleaseRefused, checked_values, noisy_tensors, open_release, whole_values
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.host import control
 from trusted_aggregator.host.storage import Contribution

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from aggregator_host import StoredHost
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import domains, hpke
 from odp.crypto.refusals import KEY_BYTES, refusal_holds
 from odp.errors import Busy, ConfigurationError, Refusal, StateError
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.host import servicer
 from trusted_aggregator.host.large_files import LargeFiles

@@ -15,25 +15,25 @@ from worlds import conftest_of
 from distributor.enclave import DistributorCore
 from distributor.model_folders import ModelFolders
 from distributor.servicer import DistributorService
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
 from odp.algorithms.seam import LocalRows
 from odp.crypto import HpkeKey, domains
 from odp.crypto.segments import seal_segments
-from odp.enclave.platform import EmulatedPlatform
 from odp.evaluation.noise import NoNoise
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.protocol.terms import Cohort, UserLevelDP
+from odp.protocol.wire.model import ModelVersion, Slices
+from odp.protocol.wire.tables import broadcast_from, manifest_for, table_bytes
 from odp.signed.task import model_sha256, open_manifest, sign_manifest
-from odp.task import Task
+from odp.tasks.task import Task
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
+from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, common_pb2, distributor_pb2
-from odp.wire.model import ModelVersion, Slices
-from odp.wire.tables import broadcast_from, manifest_for, table_bytes
 
 MODEL = Glm("multinomial", 2_999, 1_000)
 DEVICES = 3

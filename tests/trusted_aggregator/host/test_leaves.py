@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 from trees import StatisticsTree
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import domains
-from odp.enclave.platform import EmulatedPlatform
 from odp.errors import Busy, ConfigurationError, PrivacyError, ServiceUnavailable, StateError
 from odp.evaluation.noise import NoNoise
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
+from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, leaf_pb2
 from trusted_aggregator.boundary.interface import Refused
 from trusted_aggregator.host.leaf_service import LeafParts

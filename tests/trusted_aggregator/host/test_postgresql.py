@@ -8,9 +8,9 @@ import threading
 import pytest
 from conformance.postgresql import PostgresqlServer
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import ConfigurationError, DiskFull, StateError, StoreUnreachable
 from odp.storage import database as odp_database
-from odp.transport.state_folder import StateFolder
 from trusted_aggregator.host.postgresql_storage import open_storage
 from trusted_aggregator.host.storage import Contribution
 from trusted_aggregator.state.records import SealedRecord

@@ -14,18 +14,18 @@ import grpc
 import pytest
 from callers import program_identity
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import domains, seal, verify
-from odp.enclave.in_thread import InThread
-from odp.enclave.measurement import AGGREGATOR_ENTRY, measure
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
-from odp.enclave.reference_values import ReferenceValues
-from odp.enclave.verifier import verify_evidence
 from odp.errors import ConfigurationError, StateError
 from odp.signed.ledger import LedgerPart
 from odp.transport.channel import connect
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
+from odp.trust.enclave.in_thread import InThread
+from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, measure
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.enclave.verifier import verify_evidence
 from odp.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
@@ -310,7 +310,7 @@ def test_a_config_that_cannot_work_is_refused_at_once(tmp_path, changes):
 _PROGRAM = """
 import sys
 from pathlib import Path
-from odp.enclave.policy import EnclavePolicy
+from odp.trust.enclave.policy import EnclavePolicy
 from trusted_aggregator import Config, start
 policy = EnclavePolicy.from_bytes(bytes.fromhex(sys.argv[2]))
 config = Config(state=Path(sys.argv[1]), listen="127.0.0.1:0", control_listen="127.0.0.1:0", policy=policy)

@@ -7,11 +7,11 @@ import threading
 import pytest
 from aggregator_host import StoredHost
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.refusals import KEY_BYTES, refusal_holds
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import BudgetExceeded, Refusal, StateError
-from odp.transport.state_folder import StateFolder
 from odp.transport.sweeping import DAY
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.host import ingest

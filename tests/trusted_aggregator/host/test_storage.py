@@ -17,8 +17,8 @@ import sqlalchemy
 from conformance.aggregators import AGGREGATOR_STORES, SqliteStores
 from conformance.dying import deaths
 
+from odp._system.files.state_folder import StateFolder
 from odp.errors import StateError
-from odp.transport.state_folder import StateFolder
 from trusted_aggregator.host.large_files import LARGE_BYTES
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Contribution, Storage

@@ -15,7 +15,7 @@ from hand_overs import NEW, OLD, OTHER, upgradable
 from odp.crypto import domains
 from odp.errors import ServiceError, StateError
 from odp.signed.release import whole_values
-from odp.transparency.entries import PolicyEntry
+from odp.trust.log.entries import PolicyEntry
 from odp.v1 import aggregator_pb2, common_pb2, hand_over_pb2
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.records import POPULATION_PREFIX, SealedRecord, task_key

@@ -12,8 +12,8 @@ from aggregator_programs import SECONDS, Programs
 from hand_overs import NEW, OLD, upgradable
 from trees import TreeWorld
 
-from odp.enclave.platform import EmulatedPlatform
 from odp.errors import ServiceError
+from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, common_pb2, hand_over_pb2
 
 LEAVES = ("leaf-0", "leaf-1")

@@ -12,11 +12,11 @@ from aggregator_programs import SECONDS, Programs
 from hand_overs import NEW, OLD, upgradable
 from upgrade_worlds import SECAGG, SampledWorld, StreamWorld
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.refusals import refusal_holds
-from odp.enclave.evidence import Claims, read_token
-from odp.enclave.platform import EmulatedPlatform
 from odp.errors import Refusal, ServiceError
-from odp.transport.state_folder import StateFolder
+from odp.trust.enclave.evidence import Claims, read_token
+from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, common_pb2, hand_over_pb2
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds

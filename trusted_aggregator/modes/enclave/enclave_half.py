@@ -21,14 +21,14 @@ from odp.algorithms.release import draw_noise
 from odp.algorithms.seam import Query, SampledQuery, Sum
 from odp.crypto import domains, segments
 from odp.crypto.hpke import OVERHEAD, DecryptionError, HpkeKey
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, Refusal, StateError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Sampling
 from odp.privacy.matrix.encoding import Encoder
 from odp.privacy.mechanisms import IntegerNoise
+from odp.protocol.wire.long_fields import split_field
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2
-from odp.wire.long_fields import split_field
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.modes.enclave.accepted_set import AcceptedSet
 from trusted_aggregator.modes.enclave.sampling import Draw, FullParticipation

@@ -26,11 +26,11 @@ from odp.crypto.secure_aggregation.masked import (
     unmasked,
     wrapped,
 )
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import ContributionRefused, PrivacyError, Refusal, StateError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Sampling
 from odp.privacy.matrix.encoding import Encoder
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import HostSum, Status
 from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound

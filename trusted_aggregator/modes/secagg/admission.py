@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from odp.crypto import domains
-from odp.enrolment.token_key import TOKEN_BYTES
 from odp.errors import EnrolmentError
+from odp.trust.enrolment.token_key import TOKEN_BYTES
 from odp.v1 import secagg_service_pb2 as wire
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds
 

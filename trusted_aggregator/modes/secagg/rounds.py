@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.cohorts import goal_of
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import secagg_config
@@ -30,12 +31,11 @@ from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.secure_aggregation.terms import is_secagg
-from odp.enrolment.token_key import TokenKey
 from odp.errors import Busy, ConfigurationError, PrivacyError, StateError
 from odp.signed.task import open_task, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
-from odp.transport.state_folder import StateFolder
+from odp.trust.enrolment.token_key import TokenKey
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.boundary.orders import ordered

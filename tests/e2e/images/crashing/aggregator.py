@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from crashing.arming import receive_points
-from odp.enclave.guest import Guest
+from odp.trust.enclave.guest import Guest
 from trusted_aggregator.enclave import process as enclave_process
 from trusted_aggregator.enclave.process import warm_up
 

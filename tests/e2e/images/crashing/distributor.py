@@ -7,7 +7,7 @@ import socket
 from crashing.arming import receive_points
 from distributor import enclave_process
 from distributor.enclave_process import warm_up
-from odp.enclave.guest import Guest
+from odp.trust.enclave.guest import Guest
 
 __all__ = ["run", "warm_up"]
 

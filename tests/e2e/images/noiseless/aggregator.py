@@ -6,7 +6,7 @@ import socket
 
 import numpy as np
 
-from odp.enclave.guest import Guest
+from odp.trust.enclave.guest import Guest
 from trusted_aggregator.enclave import process as enclave_process
 from trusted_aggregator.enclave.process import warm_up
 

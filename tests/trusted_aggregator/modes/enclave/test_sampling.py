@@ -17,13 +17,13 @@ from odp.algorithms.dpam import codec
 from odp.algorithms.dpam import oblivious as dpam_oblivious
 from odp.algorithms.factorization import codec as shared_codec
 from odp.algorithms.factorization import oblivious, sums
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal, StateError
 from odp.evaluation.noise import NoNoise
 from odp.numerics import sorting_network as network
 from odp.privacy import composition
 from odp.privacy.accounting import epsilon
 from odp.privacy.events import SampledRound, Sampling
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.modes.enclave import enclave_half as rounds
 from trusted_aggregator.modes.enclave import sampling

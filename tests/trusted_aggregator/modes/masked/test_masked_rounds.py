@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from aggregator_host import StoredHost
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto import domains, seal
 from odp.crypto.secure_aggregation.masked import Halves, mask, set_sha256
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.evaluation.noise import NoNoise
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.boundary.interface import HostSum, Status
 from trusted_aggregator.modes.masked.host_half import masked_sum

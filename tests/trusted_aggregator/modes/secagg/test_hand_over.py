@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from odp._system.files.state_folder import StateFolder
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.errors import StateError
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2
 from odp.v1 import secagg_service_pb2 as wire
 from tests.trusted_aggregator.modes.secagg.test_restarts import CLIENTS, MINIMUM, PACE, World, holds, until

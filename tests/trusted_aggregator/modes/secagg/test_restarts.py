@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import odp
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import SigningKey, domains
 from odp.crypto.secure_aggregation.client import Client
@@ -22,7 +23,6 @@ from odp.crypto.secure_aggregation.session import Configuration
 from odp.errors import Busy, PrivacyError, StateError
 from odp.signed.task import sign_order, sign_task, task_sha256
 from odp.transport.logs import Log
-from odp.transport.state_folder import StateFolder
 from odp.v1 import aggregator_pb2
 from odp.v1 import secagg_service_pb2 as wire
 from trusted_aggregator.host.sqlite_storage import SqliteStorage

@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import odp
+from odp._system.files.state_folder import StateFolder
 from odp.algorithms.registry import algorithm_for
 from odp.cli.services import aggregator_app
 from odp.crypto import SigningKey, domains
@@ -27,14 +28,13 @@ from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.session import Configuration
-from odp.enrolment.token_key import TokenKey
 from odp.errors import Busy, ConfigurationError, PrivacyError, ServiceError
 from odp.signed.task import sign_order, sign_task, task_sha256
 from odp.transport.channel import call, connect
 from odp.transport.logs import Log
 from odp.transport.service import serve
-from odp.transport.state_folder import StateFolder
 from odp.transport.tls import identity_for
+from odp.trust.enrolment.token_key import TokenKey
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, secagg_service_pb2_grpc
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secure_aggregation_pb2 as messages

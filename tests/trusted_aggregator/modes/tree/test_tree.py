@@ -15,14 +15,14 @@ from odp.crypto import domains
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.leaves import leaf_of
 from odp.crypto.signing import SignatureError
-from odp.enclave.platform import EmulatedPlatform
-from odp.enclave.policy import EnclavePolicy
 from odp.errors import AttestationError, ConfigurationError, PrivacyError, Refusal, StateError
 from odp.evaluation.noise import NoNoise
 from odp.privacy import composition
 from odp.privacy.events import Sampling
 from odp.privacy.ledger_entry import ReleaseState
 from odp.signed.task import open_task
+from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, common_pb2, leaf_pb2
 from trusted_aggregator.modes.enclave.sampling import Draw
 from trusted_aggregator.modes.tree.parts import Piece

@@ -1,0 +1,1 @@
+"""This machine: files, walls, and what is installed."""

@@ -1,0 +1,1 @@
+"""Files and folders that survive a crash, and that no one else reads."""

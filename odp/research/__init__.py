@@ -1,0 +1,1 @@
+"""Simulations, published experiments and other platforms; no program imports them."""

@@ -1,0 +1,1 @@
+"""How a developer reaches the services."""

@@ -1,0 +1,483 @@
+"""A task as a TOML file, for the CLI: the same names and checks as the Python API, errors with file:line."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import re
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from odp._validate import known_keys, nearest
+from odp.algorithms.dpam.config import DPAM
+from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpftrl.config import DPFTRL
+from odp.algorithms.dpsgd.config import DPSGD
+from odp.algorithms.draw_and_discard.config import DrawAndDiscard
+from odp.algorithms.draw_and_discard.features import Boolean, Number
+from odp.algorithms.fedavg.config import DPFedAvg
+from odp.algorithms.heavy_hitters.task import HeavyHitters
+from odp.algorithms.implicit.config import ImplicitDPAM
+from odp.algorithms.implicit.data import ImplicitData
+from odp.algorithms.model_evaluation.parameters import sha256_of
+from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining
+from odp.algorithms.private_fl.config import PrivateFL
+from odp.algorithms.quantiles.task import Quantiles
+from odp.algorithms.question import Question
+from odp.algorithms.statistics.config import Histogram, Mean
+from odp.algorithms.statistics.task import Statistics
+from odp.errors import ConfigurationError, DataError, PrivacyError
+from odp.models.events import Events
+from odp.models.examples import Examples
+from odp.models.features import KINDS, Category
+from odp.models.glm import Glm
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.numerics.archives import UNREADABLE, require_growth, unpacked_bytes
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.protocol.terms import Cohort, UserLevelDP
+from odp.signed.broadcast.config import Broadcast
+from odp.tasks.count_usable import CountUsable
+from odp.tasks.task import Task
+
+_MODELS = {"matrix_factorization": MatrixFactorization, "glm": Glm}
+_TRAININGS = {
+    "dpam": DPAM,
+    "implicit_dpam": ImplicitDPAM,
+    "fedavg": DPFedAvg,
+    "dpsgd": DPSGD,
+    "dpftrl": DPFTRL,
+    "private_fl": PrivateFL,
+}
+_COUNT = "count_usable"
+_SECTIONS: dict[str, dict[str, type]] = {
+    "model": dict(_MODELS),
+    "data": {"ratings": RatingsData, "implicit": ImplicitData, "examples": Examples},
+    "privacy": {"user_level_dp": UserLevelDP},
+    "training": dict(_TRAININGS),
+    "cohort": {"cohort": Cohort},
+    "broadcast": {"broadcast": Broadcast},
+    _COUNT: {_COUNT: CountUsable},
+}
+_REQUIRED = ("model", "data", "privacy")
+_QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}
+#: Questions that have all of their own fields in one section, and the sections that they have besides.
+_QUESTIONS: dict[str, type] = {"quantiles": Quantiles, "heavy_hitters": HeavyHitters, "evaluation": Evaluation}
+_QUESTION_SECTIONS = ("privacy", "cohort")
+#: Keys at the top of a file with [queries.NAME], beside the name.
+_TRUST = ("trust", "corrupt_fraction")
+_MORE_SECTIONS = {"evaluation": ("model", "data")}
+#: Keys whose value is the path of a file of numbers, by section.
+_GROUPED = "item_features"
+_ARRAYS = {"model": (_GROUPED,), "evaluation": ("of", "against")}
+#: Key of [model] that names a catalogue file.
+_CATALOGUE = "catalogue"
+#: Fields that a task has, or has not: without them, nothing is chosen by rule.
+_OPTIONAL = ("events", "against", "personal", _CATALOGUE)
+_LARGEST = 2**20
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+#: A task without rounds has all of its fields, but for the two at the top, in one section.
+_LOCAL = "draw_and_discard"
+_LOCAL_KINDS: dict[str, type] = {"number": Number, "boolean": Boolean, "category": Category}
+_AT_THE_TOP = ("name", "population")
+AnyTask = Task | Question | DrawAndDiscard
+
+
+def load_task(path: str | Path) -> AnyTask:
+    """Reads a task file; one with ``[queries.NAME]`` asks for statistics, one with ``[evaluation]`` tests a model, and
+    one with ``[draw_and_discard]`` trains a model without rounds.
+
+    Raises ConfigurationError (with file:line and the nearest valid name) or PrivacyError.
+    """
+    source = Path(path)
+    try:
+        with source.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise ConfigurationError(f"{source} is larger than {_LARGEST} bytes; that is not a task file")
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the task file {source}: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{source} is not UTF-8 text; write the task as TOML") from error
+    return parse_task(text, where=str(source))
+
+
+def names_files(text: str) -> bool:
+    """Whether a task's text names files of numbers, which ``parse_task`` reads. False for what is no TOML."""
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return any(
+        isinstance(content.get(section), dict) and not content[section].keys().isdisjoint((*keys, _CATALOGUE))
+        for section, keys in _ARRAYS.items()
+    )
+
+
+def parse_task(text: str, *, where: str = "task.toml") -> AnyTask:
+    """The task of a TOML text; ``where`` stands in messages."""
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets of any depth
+        raise ConfigurationError(f"{where}: not valid TOML: {error}") from error
+    if _LOCAL in content:
+        return _parse_local(content, where=where, text=text)
+    for section in _QUESTIONS.keys() & content.keys():
+        return _parse_question(section, content, where=where, text=text)
+    if "queries" in content:
+        return _parse_statistics(content, where=where, text=text)
+    _check_keys(content, ["name", "population", *_SECTIONS], where=where, text=text, section="")
+    _require(content, ("name", *_REQUIRED), where=where)
+    content = _with_arrays(content, "model", where=where, text=text)
+    parts = {
+        section: _build(section, content[section], _SECTIONS[section], where=where, text=text)
+        for section in _SECTIONS
+        if section in content
+    }
+    try:
+        return Task(name=content["name"], population=content.get("population", ""), **parts)
+    except (ConfigurationError, PrivacyError) as error:
+        place = _named_in(str(error), parts)
+        raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
+
+
+def _parse_local(content: dict[str, Any], *, where: str, text: str) -> DrawAndDiscard:
+    _check_keys(content, [*_AT_THE_TOP, _LOCAL], where=where, text=text, section="")
+    _require(content, ("name",), where=where)
+    shared = {name: content[name] for name in _AT_THE_TOP if name in content}
+    kinds: dict[str, type] = {_LOCAL: DrawAndDiscard}
+    task: DrawAndDiscard = _build(
+        _LOCAL, content[_LOCAL], kinds, where=where, text=text, shared=shared, features=_LOCAL_KINDS
+    )
+    return task
+
+
+def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Question:
+    _check_question(content, "queries", where=where, text=text, keys=_TRUST)
+    queries_by_name = content["queries"]
+    if not isinstance(queries_by_name, dict) or not queries_by_name:
+        line = _line_of(text, "queries", None)
+        raise ConfigurationError(f"{where}:{line}: Expected one table [queries.NAME] per query")
+    queries = {
+        name: _build(f"queries.{name}", query, _QUERIES, where=where, text=text)
+        for name, query in queries_by_name.items()
+    }
+    parts = _question_parts(content, "queries", where=where, text=text)
+    trust = {name: content[name] for name in _TRUST if name in content}
+    try:
+        return Statistics(
+            name=content["name"], population=content.get("population", ""), queries=queries, **trust, **parts
+        )
+    except (ConfigurationError, PrivacyError) as error:
+        named = [name for name in _TRUST if str(error).startswith(f"Expected {name}=")]
+        place = ("", named[0]) if named else _named_in(str(error), parts)
+        raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
+
+
+def _parse_question(section: str, content: dict[str, Any], *, where: str, text: str) -> Question:
+    _check_question(content, section, where=where, text=text)
+    content = _with_arrays(content, section, where=where, text=text)
+    shared = {"name": content["name"], "population": content.get("population", ""), "cohort": Cohort()}
+    shared |= _question_parts(content, section, where=where, text=text)
+    kinds = {section: _QUESTIONS[section]}
+    question: Question = _build(section, content[section], kinds, where=where, text=text, shared=shared)
+    return question
+
+
+def _own_fields(kind: type[Question]) -> list[str]:
+    """The fields of a question beside those that stand in sections of their own."""
+    common = {field.name for field in dataclasses.fields(Question)}
+    common |= {
+        name for section, question in _QUESTIONS.items() if question is kind for name in _MORE_SECTIONS.get(section, ())
+    }
+    return [field.name for field in dataclasses.fields(kind) if field.name not in common]
+
+
+def _check_question(
+    content: dict[str, Any], section: str, *, where: str, text: str, keys: tuple[str, ...] = ()
+) -> None:
+    more = _MORE_SECTIONS.get(section, ())
+    valid = ["name", "population", *keys, section, *more, *_QUESTION_SECTIONS]
+    _check_keys(content, valid, where=where, text=text, section="")
+    _require(content, ("name", *more, "privacy"), where=where)
+
+
+def _question_parts(content: dict[str, Any], question: str, *, where: str, text: str) -> dict[str, Any]:
+    """What the sections describe that a question has besides its own."""
+    return {
+        section: _build(section, content[section], _SECTIONS[section], where=where, text=text)
+        for section in (*_MORE_SECTIONS.get(question, ()), *_QUESTION_SECTIONS)
+        if section in content
+    }
+
+
+def _require(content: dict[str, Any], names: tuple[str, ...], *, where: str) -> None:
+    for required in names:
+        if required not in content:
+            raise ConfigurationError(f"{where}: missing {required!r}; `odp task new` writes a whole file to start from")
+
+
+def render_task(task: AnyTask) -> str:
+    """The whole task as TOML, every default written out; ``parse_task`` reads it back to an equal task.
+
+    Item features and parameters are named in a comment: save them to a .npy file and name that.
+    """
+    lines = [f"name = {toml_of(task.name)}", f"population = {toml_of(task.population)}"]
+    parts: list[tuple[str, Any, dict[str, type]]]
+    if isinstance(task, Question):
+        if isinstance(task, Statistics):
+            trust = {name: getattr(task, name) for name in _TRUST}
+            lines += [f"{name} = {toml_of(value)}" for name, value in trust.items() if value is not None]
+            parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
+        else:
+            ((name, question),) = ((name, kind) for name, kind in _QUESTIONS.items() if isinstance(task, kind))
+            parts = [(section, getattr(task, section), _SECTIONS[section]) for section in _MORE_SECTIONS.get(name, ())]
+            parts.append((name, task, {name: question}))
+        parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
+    elif isinstance(task, DrawAndDiscard):
+        parts = [(_LOCAL, task, {_LOCAL: DrawAndDiscard})]
+    else:
+        sections = [name for name in _SECTIONS if name != _COUNT or task.count_usable is not None]
+        parts = [(section, getattr(task, section), _SECTIONS[section]) for section in sections]
+    for section, part, kinds in parts:
+        kind = next(name for name, accepted in kinds.items() if isinstance(part, accepted))
+        lines += ["", f"[{section}]"]
+        if len(kinds) > 1 or section in ("model", "training"):
+            lines.append(f"kind = {toml_of(kind)}")
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if value is None and field.name in _OPTIONAL:
+                continue
+            if isinstance(part, Question) and field.name not in _own_fields(type(part)):
+                continue  # they stand in sections of their own
+            if isinstance(part, DrawAndDiscard) and field.name in _AT_THE_TOP:
+                continue
+            if not field.init or (isinstance(task, Question) and field.name == "max_items_per_user"):
+                continue
+            if isinstance(value, Catalogue):
+                lines.append(f"# {field.name}: version {value.version} of {value.population}, {value.sha256.hex()}")
+                continue
+            if isinstance(value, np.ndarray) and value.ndim == 1:
+                lines.append(f"# {field.name}: {len(value)} parameters, SHA-256 {sha256_of(value).hex()}")
+                continue
+            if isinstance(value, np.ndarray):
+                lines.append(
+                    f"# {field.name}: {value.shape[0]} x {value.shape[1]}, SHA-256 {part.features_sha256.hex()}"
+                )
+                continue
+            # TOML has no null: an absent key is the rule's own choice, which `odp task show` prints resolved.
+            lines.append(f"# {field.name}: chosen by rule" if value is None else f"{field.name} = {toml_of(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _build(
+    section: str,
+    table: Any,
+    kinds: dict[str, type],
+    *,
+    where: str,
+    text: str,
+    shared: Mapping[str, Any] = MappingProxyType({}),
+    features: Mapping[str, type] = KINDS,
+) -> Any:
+    """What one section describes.
+
+    ``shared`` are fields that the file has in places of their own, ``features`` the kinds that features may have.
+    """
+    line = _line_of(text, section, None)
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{where}:{line}: Expected [{section}] to be a table of keys")
+    values = dict(table)
+    kind = values.pop("kind", next(iter(kinds)))
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ConfigurationError(
+            f"{where}:{_line_of(text, section, 'kind')}: Unknown kind {kind!r} in [{section}]"
+            f"{nearest(kind, kinds)}; valid: {', '.join(kinds)}"
+        )
+    cls = kinds[kind]
+    names = [field.name for field in dataclasses.fields(cls) if field.init and field.name not in shared]
+    _check_keys(values, names, where=where, text=text, section=section)
+    hints = typing.get_type_hints(cls)
+    try:
+        values = {name: float(value) if _is_float(hints[name], value) else value for name, value in values.items()}
+        if isinstance(values.get("events"), dict):
+            values["events"] = Events(**values["events"])
+        if isinstance(values.get("personal"), dict):
+            values["personal"] = PersonalTraining(**values["personal"])
+        if isinstance(values.get("features"), dict):
+            values["features"] = {
+                name: _feature(name, feature, features) for name, feature in values["features"].items()
+            }
+        return cls(**values, **shared)
+    except TypeError as error:
+        missing = [field.name for field in dataclasses.fields(cls) if _required(field) and field.name in names]
+        missing = [name for name in missing if name not in values]
+        if missing:
+            raise ConfigurationError(f"{where}:{line}: [{section}] lacks {missing[0]!r}") from error
+        raise ConfigurationError(f"{where}:{line}: [{section}] holds a value of a wrong type") from error
+    except OverflowError as error:
+        raise ConfigurationError(f"{where}:{line}: [{section}] holds a number that is too large") from error
+    except (ConfigurationError, PrivacyError) as error:
+        named = next((name for name in names if re.search(rf"(?<![A-Za-z]){name}(=| to )", str(error))), None)
+        parts = {name: part for name, part in shared.items() if dataclasses.is_dataclass(part)}
+        place = (_named_in(str(error), parts) if shared and named is None else None) or (section, named)
+        raise type(error)(f"{where}:{_line_of(text, *place)}: {error}") from error
+
+
+def _feature(name: str, table: Any, kinds: Mapping[str, type]) -> Any:
+    if not isinstance(table, dict):
+        raise ConfigurationError(
+            f"Expected features to have a table for {name!r}: of shape, low and high, or of a kind and what it has"
+        )
+    kind = table.get("kind", next(iter(kinds)))
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ConfigurationError(
+            f"Expected features to be of kinds that are known: {name!r} has kind {kind!r}{nearest(kind, kinds)}; "
+            f"valid: {', '.join(kinds)}"
+        )
+    return kinds[kind](**{key: value for key, value in table.items() if key != "kind"})
+
+
+def _with_arrays(content: dict[str, Any], section: str, *, where: str, text: str) -> dict[str, Any]:
+    """``content`` with arrays in place of the paths of their files; paths start at the task file's folder."""
+    table = content[section]
+    if not isinstance(table, dict):
+        return content
+    arrays: dict[str, Any] = {
+        key: _array(key, table[key], at=f"{where}:{_line_of(text, section, key)}", folder=Path(where).parent)
+        for key in _ARRAYS.get(section, ())
+        if key in table
+    }
+    if section == "model" and _CATALOGUE in table:
+        arrays[_CATALOGUE] = _catalogue(
+            table[_CATALOGUE], at=f"{where}:{_line_of(text, section, _CATALOGUE)}", folder=Path(where).parent
+        )
+    return {**content, section: {**table, **arrays}}
+
+
+def _catalogue(name: object, *, at: str, folder: Path) -> Catalogue:
+    if not isinstance(name, str):
+        raise ConfigurationError(f"{at}: Expected catalogue to be the path of a file of `odp catalogue make`")
+    try:
+        return Catalogue.load(folder / name)
+    except DataError as error:
+        raise ConfigurationError(f"{at}: {error}") from error
+
+
+def _array(key: str, name: object, *, at: str, folder: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
+    """The numbers of a .npy file; of item features also groups by name, from an .npz file."""
+    kinds = ".npy or .npz" if key == _GROUPED else ".npy"
+    if not isinstance(name, str):
+        raise ConfigurationError(f"{at}: Expected {key} to be the path of a {kinds} file")
+    path = folder / name
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile) and key == _GROUPED:
+            with loaded:
+                require_growth(path, unpacked_bytes(path))
+                return {group: loaded[group] for group in loaded.files}
+    except OSError as error:
+        reason = error.strerror or f"not a {kinds} file"
+        raise ConfigurationError(f"{at}: cannot read {key} {path}: {reason}; check the path") from error
+    except DataError as error:
+        raise ConfigurationError(f"{at}: {error}") from None
+    except UNREADABLE as error:
+        raise ConfigurationError(f"{at}: {path} is not a {kinds} file of numbers; write it with numpy.save") from error
+    if not isinstance(loaded, np.ndarray):
+        raise ConfigurationError(f"{at}: {path} holds several arrays; write one with numpy.save")
+    return loaded
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _is_float(hint: Any, value: Any) -> bool:
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and (hint is float or float in typing.get_args(hint))
+        and (int not in typing.get_args(hint))
+    )
+
+
+def _check_keys(keys: dict[str, Any], valid: list[str], *, where: str, text: str, section: str) -> None:
+    for key in keys:
+        if key not in valid and not (section and key == "kind"):
+            line = _line_of(text, section if section else key, key)
+            known_keys([key], valid, where=f"{where}:{line}" + (f" [{section}]" if section else ""))
+
+
+def _named_in(message: str, parts: dict[str, Any]) -> tuple[str, str | None] | None:
+    """(section, key) that a message about the whole task names first, where the file can hold it."""
+    places = [(message.find(f"{name}="), "", name) for name in ("name", "population")]
+    places += [
+        (message.find(f"{field.name}="), section, field.name)
+        for section, part in parts.items()
+        for field in dataclasses.fields(part)
+    ]
+    first = min((entry for entry in places if entry[0] >= 0), default=None)
+    return None if first is None else first[1:]
+
+
+def _line_of(text: str, section: str, key: str | None) -> int:
+    """The line of ``key`` within ``[section]`` (or at the top), else the section's own, else 1."""
+    current, line_number = "", 1
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[+\s*([\w.-]+)\s*\]+", line)
+        if header:
+            current = header[1]
+            if current == section:
+                line_number = number
+        elif not current and section and re.match(rf"\s*['\"]?{re.escape(section)}['\"]?\s*[.=]", line):
+            line_number = number  # written as an inline table, or with dotted keys
+        elif key is not None and current in (section, "") and re.match(rf"\s*['\"]?{re.escape(key)}['\"]?\s*=", line):
+            return number
+    return line_number
+
+
+def key_of(name: str) -> str:
+    """A key of TOML, in quotes where it needs them."""
+    return name if _BARE_KEY.fullmatch(name) else toml_of(name)
+
+
+def toml_of(value: object) -> str:
+    """A value of a task as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON's escapes are TOML's; TOML has one control character more to escape.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, enum.Enum):
+        return toml_of(value.value)
+    for kind, feature in {**_LOCAL_KINDS, **KINDS}.items():
+        if isinstance(value, feature):
+            return toml_of({"kind": kind, **vars(value)})
+    if isinstance(value, PersonalTraining):
+        return toml_of(vars(value))
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key_of(str(name))} = {toml_of(inner)}" for name, inner in value.items()) + " }"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(toml_of(entry) for entry in value)}]"
+    if isinstance(value, Events):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return (
+            "{ " + ", ".join(f"{name} = {toml_of(inner)}" for name, inner in fields.items() if inner is not None) + " }"
+        )
+    if isinstance(value, float):
+        return repr(float(value))  # a numpy float writes its type, too
+    return repr(value)
+
+
+def kind_of(section: str, part: object) -> str:
+    """The ``kind`` that names the class of ``part`` in its section; empty where the section has one kind alone."""
+    kinds = _SECTIONS[section]
+    return next((kind for kind, made in kinds.items() if type(part) is made), "") if len(kinds) > 1 else ""

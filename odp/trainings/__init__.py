@@ -1,0 +1,1 @@
+"""What is asked again and again: schedules, their charges, and models that live."""

@@ -1,0 +1,144 @@
+"""The image of an entry module: the same bytes wherever, whenever and however often it is built.
+
+Modules are compiled from their sources under names without folders, and written in a form of marshal that does not
+depend on what else the builder holds in memory (version 2). Native code is copied.
+"""
+
+from __future__ import annotations
+
+import io
+import marshal
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from odp.errors import ConfigurationError
+from odp.trust.enclave.image.contents import Contents, Installed, find
+from odp.trust.enclave.image.libraries import needed
+from odp.trust.enclave.image.parts import Blob
+from odp.trust.enclave.image.places import package_folder, standard_library
+from odp.trust.enclave.image.recorded import Recorded
+from odp.trust.enclave.image.running import BOOTSTRAP
+
+#: Read by the interpreter before its first instruction in Python, from the part ``start``.
+_ENCODINGS: tuple[str, ...] = ("__init__", "aliases", "ascii", "latin_1", "utf_8")
+_MARSHAL_VERSION = 2
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class Builder:
+    """Builds the image of one entry module.
+
+    Args:
+        entry: import name of the module that the image starts with.
+        packages: import packages of the image's own code; all else is the standard library and ``REQUIREMENTS``.
+
+    Raises:
+        ConfigurationError: a package or library is not installed, or this is no Linux.
+    """
+
+    def __init__(self, entry: str, packages: Sequence[str]) -> None:
+        if sys.platform != "linux":
+            raise ConfigurationError("Enclaves run on Linux alone: run the services there; devices run anywhere")
+        self._entry = entry
+        self._recorded = Recorded()
+        library = standard_library()
+        self._standard = (str(library), str(Path(sysconfig.get_path("stdlib")) / "lib-dynload"))
+        self._packages = {name: package_folder(name) for name in packages}
+        installed = Installed(
+            self._standard,
+            self._recorded.folders,
+            {name: str(folder.parent) for name, folder in self._packages.items()},
+        )
+        self._contents: Contents = find(entry, installed)
+        program = Path(sys.executable).resolve()
+        self._program = program
+        extensions = [Path(path) for path in self._contents.extensions.values()]
+        mapped = [Path(path) for path in self._contents.mapped if Path(path) != program]
+        self._needed = needed([program, *extensions], mapped)
+
+    @property
+    def files(self) -> list[Path]:
+        """Every file that the image has something of, and those of the builder."""
+        loaded = [*self._contents.sources.values(), *self._contents.extensions.values()]
+        native = [self._program, self._needed.loader, *self._needed.libraries.values()]
+        return sorted({*map(Path, loaded), *native, *self._start_files().values(), *Path(__file__).parent.glob("*.py")})
+
+    def blobs(self) -> Iterator[Blob]:
+        """The parts.
+
+        Raises:
+            ConfigurationError: a file cannot be read, or is not what was installed.
+        """
+        packages = frozenset(self._contents.packages)
+        for name, source in self._contents.sources.items():
+            kind = "package" if name in packages else "module"
+            component = "code" if name.partition(".")[0] in self._packages else "base"
+            file = name.replace(".", "/") + ("/__init__.py" if kind == "package" else ".py")
+            yield Blob(component, kind, name, compiled(self._read(name, Path(source)), file))
+        for name in self._contents.namespaces:
+            yield Blob("base", "package", name, compiled(b"", name))
+        for name, path in self._contents.extensions.items():
+            yield Blob("base", "extension", name, self._read(name, Path(path)))
+        yield Blob("base", "dynamic-loader", "ld.so", _bytes(self._needed.loader))
+        yield Blob("base", "program", "python", _bytes(self._program))
+        for name, library in self._needed.libraries.items():
+            inside = any(library.is_relative_to(folder) for folder in self._recorded.folders)
+            yield Blob("base", "library", name, self._recorded.read(library) if inside else _bytes(library))
+        yield Blob("base", "start", "start.zip", self._start())
+        yield Blob("base", "versions", "versions", self._versions())
+        yield Blob("code", "entry", self._entry, b"")
+
+    def _read(self, name: str, path: Path) -> bytes:
+        """The file of a module, which has to lie where modules of that name come from."""
+        folder = self._packages.get(name.partition(".")[0])
+        if folder is not None:
+            if not path.resolve().is_relative_to(folder):
+                raise ConfigurationError(f"Cannot build an image with {path}: it lies outside of {folder}")
+            return _bytes(path)
+        # Where libraries lie inside of the standard library's folder, they are no part of it.
+        if not any(path.is_relative_to(folder) for folder in self._recorded.folders) and any(
+            path.is_relative_to(folder) for folder in self._standard
+        ):
+            return _bytes(path)
+        return self._recorded.read(path)
+
+    def _versions(self) -> bytes:
+        owners = {self._recorded.owner(Path(path)) for path in self._contents.sources.values()} - {""}
+        lines = [f"Python {sys.version.split()[0]}", *sorted(owners)]
+        return ("\n".join(lines) + "\n").encode()
+
+    def _start_files(self) -> dict[str, Path]:
+        files = {f"encodings/{name}.py": standard_library() / "encodings" / f"{name}.py" for name in _ENCODINGS}
+        files[f"{BOOTSTRAP}.py"] = Path(__file__).with_name("bootstrap.py")
+        return files
+
+    def _start(self) -> bytes:
+        """A zip that the interpreter imports its encodings and the bootstrap from; stored, and without times."""
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
+            for name, path in self._start_files().items():
+                archive.writestr(zipfile.ZipInfo(name, _EPOCH), _bytes(path))
+            # Python 3.13 shows lines of a command in its tracebacks, and asks this module to keep them.
+            archive.writestr(zipfile.ZipInfo("linecache.py", _EPOCH), b"def _register_code(*_): ...\n")
+        return packed.getvalue()
+
+
+def compiled(source: bytes, file: str) -> bytes:
+    """The code of a module, whose tracebacks name ``file``."""
+    try:
+        code = compile(source, file, "exec", dont_inherit=True, optimize=0)
+        return marshal.dumps(code, _MARSHAL_VERSION)
+    except (SyntaxError, ValueError) as error:
+        raise ConfigurationError(
+            f"Cannot build an image with {file} on Python {sys.version.split()[0]}: {error}; Python 3.11 to 3.13 can"
+        ) from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"Cannot build an image with {path}: {(error.strerror or 'error').lower()}") from None
