@@ -56,8 +56,8 @@ class Campaign:
 
         self._root, self._stack, self._layer = root, stack, library(root)
         self._configurations, self._kinds = configurations, kinds
-        #: By the shape of the services.
-        self._deployments: dict[tuple[int, bool], tuple[Deployment, contextlib.ExitStack]] = {}
+        #: The services of the last trial, with their shape. Idle services of other shapes would slow the trials.
+        self._current: tuple[tuple[int, bool], Deployment, contextlib.ExitStack] | None = None
         self._database: PostgresqlServer | None = None
         self._made = 0
 
@@ -67,17 +67,26 @@ class Campaign:
         from faults.trials import run_trial
 
         draws = random.Random(f"{seed}/{trial}")
-        configuration = self._configurations[trial % len(self._configurations)]
+        configuration = self._configuration(trial)
         kind = self._kinds[draws.randrange(len(self._kinds))]
         shape, began = CONFIGURATIONS[configuration].shape, time.monotonic()
         try:
             deployment = self._deployment(shape)
             state, happened = run_trial(deployment, self._layer, trial, configuration, kind, draws)
         except Exception as error:
-            logs = f" (logs: {self._deployments[shape][0].root / 'logs'})" if shape in self._deployments else ""
+            logs = f" (logs: {self._current[1].root / 'logs'})" if self._current else ""
             state, happened = "BROKEN", f"{type(error).__name__}: {error}{logs}"
-            self._drop(shape)
+            self._drop()
         return Outcome(trial, configuration, kind, state, " ".join(happened.split()), time.monotonic() - began)
+
+    def in_order(self, trials: range) -> list[int]:
+        """The trials, those on services of the same shape one after another."""
+        from faults.configurations import CONFIGURATIONS
+
+        return sorted(trials, key=lambda trial: (CONFIGURATIONS[self._configuration(trial)].shape, trial))
+
+    def _configuration(self, trial: int) -> str:
+        return self._configurations[trial % len(self._configurations)]
 
     def _deployment(self, shape: tuple[int, bool]) -> Deployment:
         """Services of this shape that trials use one after another."""
@@ -86,9 +95,9 @@ class Campaign:
         from benchmarks.temporary_postgresql import PostgresqlServer
 
         leaves, replicated = shape
-        if shape in self._deployments and self._deployments[shape][0].tasks >= _TASKS:
-            self._drop(shape)
-        if shape not in self._deployments:
+        if self._current and (self._current[0] != shape or self._current[1].tasks >= _TASKS):
+            self._drop()
+        if self._current is None:
             if replicated and self._database is None:
                 self._database = self._stack.enter_context(PostgresqlServer.started())
             self._made += 1
@@ -97,14 +106,15 @@ class Campaign:
                 self._root / f"services-{self._made}", self._layer, stack, leaves=leaves,
                 database=self._database if replicated else None,
             )  # fmt: skip
-            self._deployments[shape] = made, stack
-        deployment, _ = self._deployments[shape]
+            self._current = shape, made, stack
+        deployment = self._current[1]
         deployment.tasks += 1
         return deployment
 
-    def _drop(self, shape: tuple[int, bool]) -> None:
-        if shape in self._deployments:
-            self._deployments.pop(shape)[1].close()
+    def _drop(self) -> None:
+        if self._current:
+            current, self._current = self._current, None
+            current[2].close()
 
 
 def tell(line: str) -> None:
@@ -135,12 +145,13 @@ def main() -> int:
         root = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odp-campaign-")))
         root.mkdir(parents=True, exist_ok=True)
         campaign = Campaign(root, stack, configurations, kinds)
-        for trial in range(arguments.first, arguments.first + arguments.trials):
+        for trial in campaign.in_order(range(arguments.first, arguments.first + arguments.trials)):
             outcome = campaign.run(arguments.seed, trial)
             outcomes.append(outcome)
+            happened = outcome.happened if outcome.state == "BROKEN" else outcome.happened[:400]
             tell(
                 f"{trial:4d}  {outcome.configuration:<11}  {outcome.kind:<7}  {outcome.state:<8}  "
-                f"{outcome.seconds:5.1f} s  {outcome.happened[:400]}"
+                f"{outcome.seconds:5.1f} s  {happened}"
             )
     broken = [outcome for outcome in outcomes if outcome.state == "BROKEN"]
     counted = collections.Counter((outcome.configuration, outcome.state) for outcome in outcomes)
