@@ -22,10 +22,14 @@ _LONGEST_RETRY_SECONDS = 3600.0
 SHORTEST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 _FIRST_OUTAGE_PAUSE, _LONGEST_OUTAGE_PAUSE = 1.0, 30.0
-#: Reasons of refused evidence and logs that a wrong clock explains, here or there: they pass when it is right again.
-_BY_A_CLOCK = frozenset(
-    {Reason.CHAIN_EXPIRED, Reason.EXPIRED, Reason.NOT_YET_VALID, LogReason.NOT_YET_VALID, LogReason.STALE}
-)
+#: Reasons of refused evidence and logs that pass by themselves. A wrong clock, here or there, will be right again. A
+#: server that has not heard of an upgrade offers the round of before, under a key that the new enclave did not sign.
+_PASSING = frozenset(
+    {
+        Reason.CHAIN_EXPIRED, Reason.EXPIRED, Reason.NOT_YET_VALID, LogReason.NOT_YET_VALID, LogReason.STALE,
+        Reason.WRONG_ROUND_KEY,
+    }
+)  # fmt: skip
 
 
 class CheckIns:
@@ -80,14 +84,14 @@ class Outage:
     def __init__(self, *, uniform: Callable[[float, float], float]) -> None:
         self._uniform = uniform
         self._failures = 0
-        #: Refusals of a certificate, evidence or a log since a service could be used, but those by a wrong clock.
+        #: Refusals of a certificate, evidence or a log since a service could be used, but those that pass.
         self.strangers = 0
 
     def failed(self, error: OdpError) -> bool:
         """Counts one more failure of a service; True for the first of an outage."""
         self._failures += 1
         refusal = isinstance(error, (AttestationError, CertificateError, TransparencyError))
-        self.strangers += refusal and getattr(error, "reason", "") not in _BY_A_CLOCK
+        self.strangers += refusal and getattr(error, "reason", "") not in _PASSING
         return self._failures == 1
 
     def pause(self) -> float:

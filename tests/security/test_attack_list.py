@@ -709,6 +709,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_hand_over.py::test_of_two_processes_of_the_successor_one_goes_on"),
         ("R370", "death at each step, in the middle of rounds of every mode", "security/test_upgrades_under_way.py::"
          "test_r370_a_death_at_any_step_of_an_upgrade_in_the_middle_of_a_round_loses_nothing_in_silence"),
+        ("R443", "a round of before an upgrade that a server offers again and again",
+         "device_runtime/host/test_pacing.py::test_r443_a_server_that_offers_a_round_of_before_an_upgrade_ends_no_host"),
         ("R370", "a round that the old server still offers", "security/test_upgrades_under_way.py::"
          "test_r370_the_old_enclave_signs_no_refusal_before_the_end_of_the_round_is_in_force"),
         ("R371", "a void opening that no enclave signed", "device_runtime/round/test_void_openings.py::"

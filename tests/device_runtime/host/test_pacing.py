@@ -10,9 +10,11 @@ from hosts import Host, states
 
 from device_runtime.host.check_in_plan import CheckInPlan
 from device_runtime.store.schema import State
+from odp.crypto.hpke import HpkeKey
 from odp.crypto.log_reasons import LogReason
 from odp.errors import AttestationError, ServiceUnavailable, TransparencyError
 from odp.trust.enclave.evidence import Reason
+from odp.v1 import common_pb2
 
 
 def test_a_host_with_nothing_to_do_asks_once_per_pause_and_not_once_per_device(world: Any) -> None:
@@ -102,6 +104,21 @@ def test_r439_a_clock_that_leaps_for_a_while_ends_no_host(world: Any, error: Exc
     host.run()
     assert host.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
     assert world.log_text.getvalue().count(" outage ") == 1
+
+
+def test_r443_a_server_that_offers_a_round_of_before_an_upgrade_ends_no_host(world: Any) -> None:
+    world.fill([3] * 4)
+    offered = world.server.assignment.round_key
+    before = common_pb2.SignedRoundKey.FromString(offered.SerializeToString())
+    before.hpke_key = HpkeKey.generate().public
+    right = common_pb2.SignedRoundKey.FromString(offered.SerializeToString())
+    offered.CopyFrom(before)
+    host = Host(world, count=4)
+    host.events = [lambda: None] * 5 + [lambda: offered.CopyFrom(right)] + [world.close_round] * 3
+    host.run()
+    assert host.pauses[:5] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert world.log_text.getvalue().count(" outage ") == 1
+    assert states(world, 4) == [[State.SENT] * 3] * 4
 
 
 def test_an_unreachable_server_is_an_outage_and_not_a_crash(world: Any) -> None:
