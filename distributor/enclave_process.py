@@ -9,18 +9,27 @@ import functools
 import socket
 from collections.abc import Mapping, Sequence
 
+from google.protobuf.message import Message
+
 from distributor.enclave import BATCH, DistributorCore, Upload
+from distributor.interface import DISTRIBUTOR
 from odp.algorithms import in_enclaves
 from odp.crypto import late_imports
 from odp.errors import ConfigurationError
-from odp.trust.enclave.calls import reply_of, routes_of
 from odp.trust.enclave.channel import BatchRoute, Connection, Route, serve
 from odp.trust.enclave.enclave_start import begin, evidence_reply
 from odp.trust.enclave.guest import Guest
 from odp.trust.enclave.identity import EnclaveIdentity
 from odp.trust.enclave.policy import EnclavePolicy
-from odp.v1 import distributor_pb2, enclave_pb2
-from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
+from odp.v1 import enclave_pb2
+from odp.v1.distributor_enclave_pb2 import (
+    AskModels,
+    DistributorEnclaveRequest,
+    ForgetModel,
+    InstallModel,
+    ModelIds,
+)
+from odp.v1.distributor_pb2 import PublishHeader, SelectResponse
 
 
 def warm_up() -> None:
@@ -39,7 +48,7 @@ def run(channel: socket.socket, guest: Guest) -> None:
     identity = begin(connection, guest, lambda _: enclave_pb2.Ready())
     if identity is not None:
         policy = EnclavePolicy.from_bytes(guest.policy)
-        serve(connection, routes(DistributorCore(identity.hpke, select=policy.select), identity))
+        serve(connection, DISTRIBUTOR.request, routes(DistributorCore(identity.hpke, select=policy.select), identity))
 
 
 def routes(core: DistributorCore, identity: EnclaveIdentity) -> Mapping[str, Route | BatchRoute]:
@@ -54,9 +63,9 @@ def routes(core: DistributorCore, identity: EnclaveIdentity) -> Mapping[str, Rou
         "select": BatchRoute(calls.select, most=BATCH),
         "evidence": Route("ask", functools.partial(evidence_reply, identity)),
         "chunk": Route(None, calls.chunk),
-        **routes_of("ask", calls.models, calls.check_room),
-        **routes_of(None, calls.begin_model),
-        **routes_of("change", calls.install, calls.forget),
+        **DISTRIBUTOR.routes("ask", calls.models, calls.check_room),
+        **DISTRIBUTOR.routes(None, calls.begin_model),
+        **DISTRIBUTOR.routes("change", calls.install, calls.forget),
     }
 
 
@@ -68,28 +77,28 @@ class _Calls:
         self._upload: Upload | None = None
         self._refused: ConfigurationError | None = None
 
-    def select(self, requests: Sequence[EnclaveRequest]) -> list[EnclaveReply | Exception]:
+    def select(self, requests: Sequence[DistributorEnclaveRequest]) -> list[Message | Exception]:
         questions = [(request.select.model_sha256, request.select.sealed_keys) for request in requests]
         return [
-            answer if isinstance(answer, Exception) else reply_of(distributor_pb2.SelectResponse(sealed_rows=answer))
+            answer if isinstance(answer, Exception) else DISTRIBUTOR.reply_of(SelectResponse(sealed_rows=answer))
             for answer in self._core.select_many(questions)
         ]
 
-    def models(self, request: enclave_pb2.AskModels) -> enclave_pb2.ModelIds:
-        return enclave_pb2.ModelIds(model_sha256=self._core.models())
+    def models(self, request: AskModels) -> ModelIds:
+        return ModelIds(model_sha256=self._core.models())
 
-    def check_room(self, header: distributor_pb2.PublishHeader) -> None:
+    def check_room(self, header: PublishHeader) -> None:
         self._core.require_capacity(header.task, header.model)
 
-    def forget(self, request: enclave_pb2.ForgetModel) -> None:
+    def forget(self, request: ForgetModel) -> None:
         self._core.forget(request.model_sha256)
 
-    def begin_model(self, header: distributor_pb2.PublishHeader) -> None:
+    def begin_model(self, header: PublishHeader) -> None:
         # One at a time: the host has one lock around it, and a host without it only spoils its own models.
         self._upload = self._refused = None
         self._upload = self._core.begin(header.task, header.model)
 
-    def chunk(self, request: EnclaveRequest) -> None:
+    def chunk(self, request: DistributorEnclaveRequest) -> None:
         if self._upload is None:
             return
         try:
@@ -98,8 +107,8 @@ class _Calls:
             # Nobody waits for an answer to a piece; the one to ``install`` says it.
             self._upload, self._refused = None, error
 
-    def install(self, request: enclave_pb2.InstallModel) -> enclave_pb2.ModelIds:
+    def install(self, request: InstallModel) -> ModelIds:
         upload, self._upload = self._upload, None
         if upload is None:
             raise self._refused or ConfigurationError("no model was begun")
-        return enclave_pb2.ModelIds(model_sha256=upload.finish())
+        return ModelIds(model_sha256=upload.finish())

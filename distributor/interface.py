@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from odp.trust.enclave.calls import Interface
 from odp.trust.enclave.channel import NotHeld
 from odp.v1 import common_pb2
+from odp.v1.distributor_enclave_pb2 import DistributorEnclaveReply, DistributorEnclaveRequest
+
+#: The calls of the enclave as messages.
+DISTRIBUTOR = Interface(DistributorEnclaveRequest, DistributorEnclaveReply)
 
 
 class UnknownModel(NotHeld):

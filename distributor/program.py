@@ -11,6 +11,7 @@ import grpc
 
 from distributor.control import NAME as CONTROL
 from distributor.control import ServedDevelopers, control_servicer
+from distributor.interface import DISTRIBUTOR
 from distributor.leader import NAME as RETRIEVAL
 from distributor.leader import HelperClient, Leader, Replicator, leader_servicer
 from distributor.model_folders import ModelFolders
@@ -129,7 +130,10 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
             undo=undo,
         )
         wait_ready(begun.connection)
-        client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
+        client = Client(
+            begun.connection, DISTRIBUTOR.reply, ended=failure,
+            crashed=lambda where: log.error("enclave_error", where=where),
+        )  # fmt: skip
         undo.callback(client.close)
         core = RemoteDistributor(client)
         tls = config.identity(state, log, undo)

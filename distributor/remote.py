@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from distributor.interface import UnknownModel
+from distributor.interface import DISTRIBUTOR, UnknownModel
 from odp.trust.enclave.calls import Call, Calls
 from odp.trust.enclave.channel import Client, NotHeld
 from odp.v1 import common_pb2
 from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
-from odp.v1.distributor_pb2 import PublishHeader, SelectRequest, SelectResponse
-from odp.v1.enclave_pb2 import (
+from odp.v1.distributor_enclave_pb2 import (
     AskModels,
-    Done,
-    EnclaveRequest,
+    DistributorEnclaveRequest,
     ForgetModel,
     InstallModel,
     ModelIds,
     TableChunk,
 )
+from odp.v1.distributor_pb2 import PublishHeader, SelectRequest, SelectResponse
+from odp.v1.enclave_pb2 import Done
 
 
 class DistributorCalls(Calls):
     """The calls in the order in which a model goes through them; its tables come between the second and the third."""
+
+    interface = DISTRIBUTOR
 
     evidence = Call(GetEvidenceRequest, GetEvidenceResponse)
     check_room = Call(PublishHeader, Done)
@@ -52,7 +54,7 @@ class RemoteDistributor:
         """See ``Distributor``; a model of 1 GiB passes in pieces, between which selections go on."""
         self._calls.begin_model(PublishHeader(task=signed_task, model=signed_manifest))
         for chunk in chunks:
-            self._client.post(EnclaveRequest(chunk=TableChunk(data=chunk)))
+            self._client.post(DistributorEnclaveRequest(chunk=TableChunk(data=chunk)))
         return tuple(self._calls.install(InstallModel()).model_sha256)
 
     def holds(self, model: bytes) -> bool:

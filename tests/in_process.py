@@ -9,9 +9,17 @@ from typing import Any
 from odp.errors import AttestationError, PrivacyError, Refusal, TransparencyError
 from odp.trust.enclave.calls import Caller
 from odp.trust.enclave.channel import Encoded, Route
-from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2, enrolment_pb2, hand_over_pb2, leaf_pb2, population_pb2
+from odp.v1 import (
+    aggregator_enclave_pb2,
+    aggregator_pb2,
+    common_pb2,
+    enrolment_pb2,
+    hand_over_pb2,
+    leaf_pb2,
+    population_pb2,
+)
+from odp.v1.aggregator_enclave_pb2 import AggregatorEnclaveReply, AggregatorEnclaveRequest
 from odp.v1.attestation_pb2 import GetEvidenceResponse
-from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, Sealed, Submit
@@ -27,9 +35,9 @@ class _Routed:
     def __init__(self, served: Mapping[str, Any]) -> None:
         self._served = served
 
-    def call(self, request: EnclaveRequest | Encoded) -> EnclaveReply:
+    def call(self, request: AggregatorEnclaveRequest | Encoded) -> AggregatorEnclaveReply:
         if isinstance(request, Encoded):
-            request = EnclaveRequest.FromString(b"".join(request.pieces))
+            request = AggregatorEnclaveRequest.FromString(b"".join(request.pieces))
         route = self._served[request.WhichOneof("call")]
         assert isinstance(route, Route)
         try:
@@ -70,7 +78,7 @@ class EnclaveCalls:
         return wire.writes_of(self.calls.set_charter(signed).records)
 
     def charter(self, population: str) -> population_pb2.SignedCharter | None:
-        signed = self.calls.charter(enclave_pb2.AskCharter(population=population))
+        signed = self.calls.charter(aggregator_enclave_pb2.AskCharter(population=population))
         return signed if signed.charter else None
 
     def check_task(self, signed_task: common_pb2.SignedTask) -> None:
@@ -111,12 +119,14 @@ class EnclaveCalls:
         return lengths if isinstance(lengths, Refusal) else lengths.host_part
 
     def host_parts(self, task_sha256: bytes, round: int, start: int) -> bytes:
-        asked = enclave_pb2.AskHostParts(task_sha256=task_sha256, round=round, start=start)
+        asked = aggregator_enclave_pb2.AskHostParts(task_sha256=task_sha256, round=round, start=start)
         return self.calls.host_parts(asked).digests
 
     def announce(self, task_sha256: bytes, round: int, clients: int, set_sha256: bytes) -> None:
         self.calls.announce(
-            enclave_pb2.AnnounceSurvivors(task_sha256=task_sha256, round=round, clients=clients, set_sha256=set_sha256)
+            aggregator_enclave_pb2.AnnounceSurvivors(
+                task_sha256=task_sha256, round=round, clients=clients, set_sha256=set_sha256
+            )
         )
 
     def give_up(self, task_sha256: bytes, round: int) -> Writes:
@@ -140,18 +150,20 @@ class EnclaveCalls:
         return wire.writes_of(self.calls.seal_release(wire.seal_release(order, noise, stream, host_sum)).records)
 
     def release(self, order: bytes, *, stored: bytes) -> bytes:
-        return self.calls.release(enclave_pb2.ReleaseRound(order=order, stored=stored)).signed_release
+        return self.calls.release(aggregator_enclave_pb2.ReleaseRound(order=order, stored=stored)).signed_release
 
     def take_piece(self, key: str, number: int) -> bytes:
-        return self.calls.take_piece(enclave_pb2.TakePiece(key=key, number=number)).data
+        return self.calls.take_piece(aggregator_enclave_pb2.TakePiece(key=key, number=number)).data
 
     def give_piece(self, task_sha256: bytes, round: int, record: bytes, number: int, data: bytes) -> None:
         self.calls.give_piece(
-            enclave_pb2.GivePiece(task_sha256=task_sha256, round=round, record=record, number=number, data=data)
+            aggregator_enclave_pb2.GivePiece(
+                task_sha256=task_sha256, round=round, record=record, number=number, data=data
+            )
         )
 
     def commit(self) -> None:
-        self.calls.commit(enclave_pb2.CommitWrites())
+        self.calls.commit(aggregator_enclave_pb2.CommitWrites())
 
     def abandon(
         self, signed_task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature
@@ -160,7 +172,9 @@ class EnclaveCalls:
         return wire.writes_of(self.calls.abandon(request).records)
 
     def forget(self, task_sha256: bytes) -> Writes:
-        return wire.writes_of(self.calls.forget_task(enclave_pb2.ForgetTask(task_sha256=task_sha256)).records)
+        return wire.writes_of(
+            self.calls.forget_task(aggregator_enclave_pb2.ForgetTask(task_sha256=task_sha256)).records
+        )
 
     def ledger(self, task_sha256: bytes) -> tuple[bytes, bytes] | None:
         signed = self.calls.ledger(aggregator_pb2.GetLedgerRequest(task_sha256=task_sha256))
@@ -176,7 +190,7 @@ class EnclaveCalls:
         return self.calls.evidence_over(nonce)
 
     def draw_nonce(self) -> bytes:
-        return self.calls.ask_nonce(enclave_pb2.AskNonce()).nonce
+        return self.calls.ask_nonce(aggregator_enclave_pb2.AskNonce()).nonce
 
     def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> Writes:
         return wire.writes_of(self.calls.begin_hand_over(request).records)

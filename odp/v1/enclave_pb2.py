@@ -22,108 +22,34 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from odp.v1 import aggregator_pb2 as odp_dot_v1_dot_aggregator__pb2
 from odp.v1 import attestation_pb2 as odp_dot_v1_dot_attestation__pb2
-from odp.v1 import common_pb2 as odp_dot_v1_dot_common__pb2
-from odp.v1 import distributor_pb2 as odp_dot_v1_dot_distributor__pb2
-from odp.v1 import hand_over_pb2 as odp_dot_v1_dot_hand__over__pb2
-from odp.v1 import leaf_pb2 as odp_dot_v1_dot_leaf__pb2
-from odp.v1 import population_pb2 as odp_dot_v1_dot_population__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14odp/v1/enclave.proto\x12\x06odp.v1\x1a\x17odp/v1/aggregator.proto\x1a\x18odp/v1/attestation.proto\x1a\x13odp/v1/common.proto\x1a\x18odp/v1/distributor.proto\x1a\x16odp/v1/hand_over.proto\x1a\x11odp/v1/leaf.proto\x1a\x17odp/v1/population.proto\"\xdb\x0f\n\x0e\x45nclaveRequest\x12%\n\x05start\x18\x01 \x01(\x0b\x32\x14.odp.v1.EnclaveStartH\x00\x12(\n\x07records\x18\x02 \x01(\x0b\x32\x15.odp.v1.SealedRecordsH\x00\x12\x34\n\rcontributions\x18\x03 \x01(\x0b\x32\x1b.odp.v1.StoredContributionsH\x00\x12.\n\x08\x65vidence\x18\x04 \x01(\x0b\x32\x1a.odp.v1.GetEvidenceRequestH\x00\x12.\n\nopen_round\x18\n \x01(\x0b\x32\x18.odp.v1.OpenRoundRequestH\x00\x12%\n\x06submit\x18\x0b \x01(\x0b\x32\x13.odp.v1.SubmitBatchH\x00\x12+\n\x06\x63harge\x18\x0c \x01(\x0b\x32\x19.odp.v1.CloseRoundRequestH\x00\x12\'\n\x07release\x18\r \x01(\x0b\x32\x14.odp.v1.ReleaseRoundH\x00\x12*\n\x06ledger\x18\x0e \x01(\x0b\x32\x18.odp.v1.GetLedgerRequestH\x00\x12#\n\x06rounds\x18\x0f \x01(\x0b\x32\x11.odp.v1.AskRoundsH\x00\x12\x30\n\rsealed_length\x18\x10 \x01(\x0b\x32\x17.odp.v1.GetRoundRequestH\x00\x12*\n\nhost_parts\x18\x11 \x01(\x0b\x32\x14.odp.v1.AskHostPartsH\x00\x12-\n\x08\x61nnounce\x18\x12 \x01(\x0b\x32\x19.odp.v1.AnnounceSurvivorsH\x00\x12*\n\x07give_up\x18\x13 \x01(\x0b\x32\x17.odp.v1.GetRoundRequestH\x00\x12,\n\x0bset_charter\x18\x1e \x01(\x0b\x32\x15.odp.v1.SignedCharterH\x00\x12&\n\x06\x63ommit\x18\x1f \x01(\x0b\x32\x14.odp.v1.CommitWritesH\x00\x12-\n\x07\x61\x62\x61ndon\x18  \x01(\x0b\x32\x1a.odp.v1.AbandonTaskRequestH\x00\x12+\n\x0cseal_release\x18! \x01(\x0b\x32\x13.odp.v1.SealReleaseH\x00\x12)\n\x0b\x66orget_task\x18\" \x01(\x0b\x32\x12.odp.v1.ForgetTaskH\x00\x12%\n\x07\x63harter\x18# \x01(\x0b\x32\x12.odp.v1.AskCharterH\x00\x12,\n\tround_key\x18( \x01(\x0b\x32\x17.odp.v1.GetRoundRequestH\x00\x12-\n\x0csign_refusal\x18) \x01(\x0b\x32\x15.odp.v1.SubmitRequestH\x00\x12.\n\ncheck_task\x18- \x01(\x0b\x32\x18.odp.v1.CheckTaskRequestH\x00\x12\x1c\n\x04ping\x18. \x01(\x0b\x32\x0c.odp.v1.PingH\x00\x12%\n\task_nonce\x18\x32 \x01(\x0b\x32\x10.odp.v1.AskNonceH\x00\x12\x32\n\x0f\x62\x65gin_hand_over\x18\x33 \x01(\x0b\x32\x17.odp.v1.HandOverRequestH\x00\x12\x33\n\x10\x66inish_hand_over\x18\x34 \x01(\x0b\x32\x17.odp.v1.HandOverRequestH\x00\x12%\n\ttake_over\x18\x35 \x01(\x0b\x32\x10.odp.v1.TakeOverH\x00\x12&\n\x06reseal\x18\x36 \x01(\x0b\x32\x14.odp.v1.SealedRecordH\x00\x12\'\n\ntake_piece\x18\x37 \x01(\x0b\x32\x11.odp.v1.TakePieceH\x00\x12\'\n\ngive_piece\x18\x38 \x01(\x0b\x32\x11.odp.v1.GivePieceH\x00\x12*\n\nleaf_nonce\x18< \x01(\x0b\x32\x14.odp.v1.AskLeafNonceH\x00\x12)\n\x08\x64\x65legate\x18= \x01(\x0b\x32\x15.odp.v1.DelegateRoundH\x00\x12)\n\x0b\x63heck_close\x18> \x01(\x0b\x32\x12.odp.v1.CheckCloseH\x00\x12%\n\tgive_part\x18? \x01(\x0b\x32\x10.odp.v1.GivePartH\x00\x12\'\n\topen_part\x18@ \x01(\x0b\x32\x12.odp.v1.DelegationH\x00\x12-\n\nclose_part\x18\x41 \x01(\x0b\x32\x17.odp.v1.GetRoundRequestH\x00\x12%\n\ttake_part\x18\x42 \x01(\x0b\x32\x10.odp.v1.TakePartH\x00\x12-\n\nerase_part\x18\x43 \x01(\x0b\x32\x17.odp.v1.GetRoundRequestH\x00\x12,\n\x0b\x62\x65gin_model\x18\x14 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x12#\n\x05\x63hunk\x18\x15 \x01(\x0b\x32\x12.odp.v1.TableChunkH\x00\x12\'\n\x07install\x18\x16 \x01(\x0b\x32\x14.odp.v1.InstallModelH\x00\x12#\n\x06models\x18\x17 \x01(\x0b\x32\x11.odp.v1.AskModelsH\x00\x12\'\n\x06select\x18\x18 \x01(\x0b\x32\x15.odp.v1.SelectRequestH\x00\x12+\n\ncheck_room\x18\x19 \x01(\x0b\x32\x15.odp.v1.PublishHeaderH\x00\x12%\n\x06\x66orget\x18\x1a \x01(\x0b\x32\x13.odp.v1.ForgetModelH\x00\x42\x06\n\x04\x63\x61ll\"\xe0\x07\n\x0c\x45nclaveReply\x12\"\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x0f.odp.v1.FailureH\x00\x12\"\n\x07started\x18\x02 \x01(\x0b\x32\x0f.odp.v1.StartedH\x00\x12)\n\x04want\x18\x03 \x01(\x0b\x32\x19.odp.v1.WantContributionsH\x00\x12\x1e\n\x05ready\x18\x04 \x01(\x0b\x32\r.odp.v1.ReadyH\x00\x12/\n\x08\x65vidence\x18\x05 \x01(\x0b\x32\x1b.odp.v1.GetEvidenceResponseH\x00\x12\x1c\n\x04\x64one\x18\x06 \x01(\x0b\x32\x0c.odp.v1.DoneH\x00\x12&\n\x06writes\x18\n \x01(\x0b\x32\x14.odp.v1.RecordWritesH\x00\x12+\n\tsubmitted\x18\x0b \x01(\x0b\x32\x16.odp.v1.SubmittedBatchH\x00\x12\'\n\x07\x63harged\x18\x0c \x01(\x0b\x32\x14.odp.v1.ChargedRoundH\x00\x12)\n\x08released\x18\r \x01(\x0b\x32\x15.odp.v1.ReleasedRoundH\x00\x12+\n\x06ledger\x18\x0e \x01(\x0b\x32\x19.odp.v1.GetLedgerResponseH\x00\x12%\n\x06rounds\x18\x0f \x01(\x0b\x32\x13.odp.v1.RoundStatesH\x00\x12-\n\rsealed_length\x18\x10 \x01(\x0b\x32\x14.odp.v1.SealedLengthH\x00\x12\'\n\nhost_parts\x18\x11 \x01(\x0b\x32\x11.odp.v1.HostPartsH\x00\x12(\n\x07\x63harter\x18\x12 \x01(\x0b\x32\x15.odp.v1.SignedCharterH\x00\x12\"\n\x06models\x18\x14 \x01(\x0b\x32\x10.odp.v1.ModelIdsH\x00\x12*\n\x08selected\x18\x15 \x01(\x0b\x32\x16.odp.v1.SelectResponseH\x00\x12+\n\tround_key\x18\x1e \x01(\x0b\x32\x16.odp.v1.SignedRoundKeyH\x00\x12$\n\x05piece\x18\x1f \x01(\x0b\x32\x13.odp.v1.SealedPieceH\x00\x12#\n\x05nonce\x18( \x01(\x0b\x32\x12.odp.v1.DrawnNonceH\x00\x12*\n\x07package\x18) \x01(\x0b\x32\x17.odp.v1.HandOverPackageH\x00\x12(\n\ndelegation\x18\x32 \x01(\x0b\x32\x12.odp.v1.DelegationH\x00\x12)\n\x0b\x63losed_part\x18\x33 \x01(\x0b\x32\x12.odp.v1.ClosedPartH\x00\x12\x1c\n\x04told\x18\x34 \x01(\x0b\x32\x0c.odp.v1.ToldH\x00\x42\x08\n\x06\x61nswer\"\xfe\x01\n\x07\x46\x61ilure\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.odp.v1.Failure.Kind\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xbd\x01\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12KIND_CONFIGURATION\x10\x01\x12\x10\n\x0cKIND_PRIVACY\x10\x02\x12\x0f\n\x0bKIND_BUDGET\x10\x03\x12\x0e\n\nKIND_STATE\x10\x04\x12\x12\n\x0eKIND_SIGNATURE\x10\x05\x12\x13\n\x0fKIND_DECRYPTION\x10\x06\x12\x11\n\rKIND_NOT_HELD\x10\x07\x12\x18\n\x14KIND_POPULATION_FULL\x10\x08\"\x06\n\x04Ping\"\x06\n\x04\x44one\"#\n\x0c\x45nclaveStart\x12\x13\n\x0bsealed_keys\x18\x01 \x01(\x0c\"\x1e\n\x07Started\x12\x13\n\x0bsealed_keys\x18\x01 \x01(\x0c\"D\n\rSealedRecords\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.odp.v1.SealedRecord\x12\x0c\n\x04last\x18\x02 \x01(\x08\"G\n\x0cSealedRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x0e\n\x06pieces\x18\x03 \x01(\rB\x07\n\x05_data\"(\n\tTakePiece\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\"\x1b\n\x0bSealedPiece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"]\n\tGivePiece\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\x0e\n\x06number\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"G\n\rStoredRelease\x12\x0f\n\x07release\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x12\n\nvalues_key\x18\x03 \x01(\x0c\"7\n\x11WantContributions\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\"3\n\x13StoredContributions\x12\x0e\n\x06sealed\x18\x01 \x03(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\"-\n\x05Ready\x12$\n\x06writes\x18\x01 \x03(\x0b\x32\x14.odp.v1.SealedRecord\"5\n\x0cRecordWrites\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.odp.v1.SealedRecord\"5\n\x0bSubmitBatch\x12&\n\x07submits\x18\x01 \x03(\x0b\x32\x15.odp.v1.SubmitRequest\"6\n\x0eSubmittedBatch\x12\x10\n\x08refusals\x18\x01 \x01(\x0c\x12\x12\n\nsignatures\x18\x02 \x03(\x0c\"`\n\x0cSealedLength\x12\x0f\n\x05\x62ytes\x18\x01 \x01(\x04H\x00\x12\"\n\x07refusal\x18\x02 \x01(\x0e\x32\x0f.odp.v1.RefusalH\x00\x12\x11\n\thost_part\x18\x03 \x01(\x04\x42\x08\n\x06\x61nswer\"\x9a\x01\n\x0c\x43hargedRound\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x15\n\rcontributions\x18\x03 \x01(\r\x12\x10\n\x08released\x18\x04 \x01(\x08\x12$\n\x06writes\x18\x05 \x03(\x0b\x32\x14.odp.v1.SealedRecord\x12\x17\n\x0fhost_part_bytes\x18\x06 \x01(\x04\"A\n\x0c\x41skHostParts\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\r\n\x05start\x18\x03 \x01(\r\"\\\n\x11\x41nnounceSurvivors\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0f\n\x07\x63lients\x18\x03 \x01(\r\x12\x12\n\nset_sha256\x18\x04 \x01(\x0c\"\x1c\n\tHostParts\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\"*\n\x07HostSum\x12\x0b\n\x03sum\x18\x01 \x01(\x0c\x12\x12\n\nset_sha256\x18\x02 \x01(\x0c\"}\n\x0bSealRelease\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x12\n\x05noise\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12!\n\x08host_sum\x18\x03 \x01(\x0b\x32\x0f.odp.v1.HostSum\x12\x13\n\x06stream\x18\x04 \x01(\x0cH\x01\x88\x01\x01\x42\x08\n\x06_noiseB\t\n\x07_stream\"-\n\x0cReleaseRound\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x0e\n\x06stored\x18\x02 \x01(\x0c\"\'\n\rReleasedRound\x12\x16\n\x0esigned_release\x18\x01 \x01(\x0c\"!\n\nForgetTask\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"\x0e\n\x0c\x43ommitWrites\" \n\nAskCharter\x12\x12\n\npopulation\x18\x01 \x01(\t\"@\n\tAskRounds\x12*\n\x04only\x18\x01 \x01(\x0b\x32\x17.odp.v1.GetRoundRequestH\x00\x88\x01\x01\x42\x07\n\x05_only\"1\n\x0bRoundStates\x12\"\n\x06states\x18\x01 \x03(\x0b\x32\x12.odp.v1.RoundState\"\xf2\x01\n\nRoundState\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12)\n\x06status\x18\x03 \x01(\x0e\x32\x19.odp.v1.RoundState.Status\x12\x15\n\rcontributions\x18\x04 \x01(\r\"~\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTATUS_OPEN\x10\n\x12\x12\n\x0eSTATUS_CHARGED\x10\x1e\x12\x11\n\rSTATUS_SEALED\x10(\x12\x13\n\x0fSTATUS_RELEASED\x10\x32\x12\x0f\n\x0bSTATUS_VOID\x10Z\"\x1a\n\nTableChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x0e\n\x0cInstallModel\"\x0b\n\tAskModels\" \n\x08ModelIds\x12\x14\n\x0cmodel_sha256\x18\x01 \x03(\x0c\"#\n\x0b\x46orgetModel\x12\x14\n\x0cmodel_sha256\x18\x01 \x01(\x0c\"\n\n\x08\x41skNonce\"\x1b\n\nDrawnNonce\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"U\n\x08TakeOver\x12(\n\x07package\x18\x01 \x01(\x0b\x32\x17.odp.v1.HandOverPackage\x12\x1f\n\x03log\x18\x02 \x01(\x0b\x32\x12.odp.v1.LogExcerptb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14odp/v1/enclave.proto\x12\x06odp.v1\x1a\x18odp/v1/attestation.proto\"\x8d\x01\n\x0e\x45nclaveRequest\x12%\n\x05start\x18\x01 \x01(\x0b\x32\x14.odp.v1.EnclaveStartH\x00\x12.\n\x08\x65vidence\x18\x04 \x01(\x0b\x32\x1a.odp.v1.GetEvidenceRequestH\x00\x12\x1c\n\x04ping\x18. \x01(\x0b\x32\x0c.odp.v1.PingH\x00\x42\x06\n\x04\x63\x61ll\"\xcf\x01\n\x0c\x45nclaveReply\x12\"\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x0f.odp.v1.FailureH\x00\x12\"\n\x07started\x18\x02 \x01(\x0b\x32\x0f.odp.v1.StartedH\x00\x12\x1e\n\x05ready\x18\x04 \x01(\x0b\x32\r.odp.v1.ReadyH\x00\x12/\n\x08\x65vidence\x18\x05 \x01(\x0b\x32\x1b.odp.v1.GetEvidenceResponseH\x00\x12\x1c\n\x04\x64one\x18\x06 \x01(\x0b\x32\x0c.odp.v1.DoneH\x00\x42\x08\n\x06\x61nswer\"\xfe\x01\n\x07\x46\x61ilure\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.odp.v1.Failure.Kind\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xbd\x01\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12KIND_CONFIGURATION\x10\x01\x12\x10\n\x0cKIND_PRIVACY\x10\x02\x12\x0f\n\x0bKIND_BUDGET\x10\x03\x12\x0e\n\nKIND_STATE\x10\x04\x12\x12\n\x0eKIND_SIGNATURE\x10\x05\x12\x13\n\x0fKIND_DECRYPTION\x10\x06\x12\x11\n\rKIND_NOT_HELD\x10\x07\x12\x18\n\x14KIND_POPULATION_FULL\x10\x08\"\x06\n\x04Ping\"\x06\n\x04\x44one\"#\n\x0c\x45nclaveStart\x12\x13\n\x0bsealed_keys\x18\x01 \x01(\x0c\"\x1e\n\x07Started\x12\x13\n\x0bsealed_keys\x18\x01 \x01(\x0c\"G\n\x0cSealedRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x0e\n\x06pieces\x18\x03 \x01(\rB\x07\n\x05_data\"-\n\x05Ready\x12$\n\x06writes\x18\x01 \x03(\x0b\x32\x14.odp.v1.SealedRecordb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.enclave_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENCLAVEREQUEST']._serialized_start=199
-  _globals['_ENCLAVEREQUEST']._serialized_end=2210
-  _globals['_ENCLAVEREPLY']._serialized_start=2213
-  _globals['_ENCLAVEREPLY']._serialized_end=3205
-  _globals['_FAILURE']._serialized_start=3208
-  _globals['_FAILURE']._serialized_end=3462
-  _globals['_FAILURE_KIND']._serialized_start=3273
-  _globals['_FAILURE_KIND']._serialized_end=3462
-  _globals['_PING']._serialized_start=3464
-  _globals['_PING']._serialized_end=3470
-  _globals['_DONE']._serialized_start=3472
-  _globals['_DONE']._serialized_end=3478
-  _globals['_ENCLAVESTART']._serialized_start=3480
-  _globals['_ENCLAVESTART']._serialized_end=3515
-  _globals['_STARTED']._serialized_start=3517
-  _globals['_STARTED']._serialized_end=3547
-  _globals['_SEALEDRECORDS']._serialized_start=3549
-  _globals['_SEALEDRECORDS']._serialized_end=3617
-  _globals['_SEALEDRECORD']._serialized_start=3619
-  _globals['_SEALEDRECORD']._serialized_end=3690
-  _globals['_TAKEPIECE']._serialized_start=3692
-  _globals['_TAKEPIECE']._serialized_end=3732
-  _globals['_SEALEDPIECE']._serialized_start=3734
-  _globals['_SEALEDPIECE']._serialized_end=3761
-  _globals['_GIVEPIECE']._serialized_start=3763
-  _globals['_GIVEPIECE']._serialized_end=3856
-  _globals['_STOREDRELEASE']._serialized_start=3858
-  _globals['_STOREDRELEASE']._serialized_end=3929
-  _globals['_WANTCONTRIBUTIONS']._serialized_start=3931
-  _globals['_WANTCONTRIBUTIONS']._serialized_end=3986
-  _globals['_STOREDCONTRIBUTIONS']._serialized_start=3988
-  _globals['_STOREDCONTRIBUTIONS']._serialized_end=4039
-  _globals['_READY']._serialized_start=4041
-  _globals['_READY']._serialized_end=4086
-  _globals['_RECORDWRITES']._serialized_start=4088
-  _globals['_RECORDWRITES']._serialized_end=4141
-  _globals['_SUBMITBATCH']._serialized_start=4143
-  _globals['_SUBMITBATCH']._serialized_end=4196
-  _globals['_SUBMITTEDBATCH']._serialized_start=4198
-  _globals['_SUBMITTEDBATCH']._serialized_end=4252
-  _globals['_SEALEDLENGTH']._serialized_start=4254
-  _globals['_SEALEDLENGTH']._serialized_end=4350
-  _globals['_CHARGEDROUND']._serialized_start=4353
-  _globals['_CHARGEDROUND']._serialized_end=4507
-  _globals['_ASKHOSTPARTS']._serialized_start=4509
-  _globals['_ASKHOSTPARTS']._serialized_end=4574
-  _globals['_ANNOUNCESURVIVORS']._serialized_start=4576
-  _globals['_ANNOUNCESURVIVORS']._serialized_end=4668
-  _globals['_HOSTPARTS']._serialized_start=4670
-  _globals['_HOSTPARTS']._serialized_end=4698
-  _globals['_HOSTSUM']._serialized_start=4700
-  _globals['_HOSTSUM']._serialized_end=4742
-  _globals['_SEALRELEASE']._serialized_start=4744
-  _globals['_SEALRELEASE']._serialized_end=4869
-  _globals['_RELEASEROUND']._serialized_start=4871
-  _globals['_RELEASEROUND']._serialized_end=4916
-  _globals['_RELEASEDROUND']._serialized_start=4918
-  _globals['_RELEASEDROUND']._serialized_end=4957
-  _globals['_FORGETTASK']._serialized_start=4959
-  _globals['_FORGETTASK']._serialized_end=4992
-  _globals['_COMMITWRITES']._serialized_start=4994
-  _globals['_COMMITWRITES']._serialized_end=5008
-  _globals['_ASKCHARTER']._serialized_start=5010
-  _globals['_ASKCHARTER']._serialized_end=5042
-  _globals['_ASKROUNDS']._serialized_start=5044
-  _globals['_ASKROUNDS']._serialized_end=5108
-  _globals['_ROUNDSTATES']._serialized_start=5110
-  _globals['_ROUNDSTATES']._serialized_end=5159
-  _globals['_ROUNDSTATE']._serialized_start=5162
-  _globals['_ROUNDSTATE']._serialized_end=5404
-  _globals['_ROUNDSTATE_STATUS']._serialized_start=5278
-  _globals['_ROUNDSTATE_STATUS']._serialized_end=5404
-  _globals['_TABLECHUNK']._serialized_start=5406
-  _globals['_TABLECHUNK']._serialized_end=5432
-  _globals['_INSTALLMODEL']._serialized_start=5434
-  _globals['_INSTALLMODEL']._serialized_end=5448
-  _globals['_ASKMODELS']._serialized_start=5450
-  _globals['_ASKMODELS']._serialized_end=5461
-  _globals['_MODELIDS']._serialized_start=5463
-  _globals['_MODELIDS']._serialized_end=5495
-  _globals['_FORGETMODEL']._serialized_start=5497
-  _globals['_FORGETMODEL']._serialized_end=5532
-  _globals['_ASKNONCE']._serialized_start=5534
-  _globals['_ASKNONCE']._serialized_end=5544
-  _globals['_DRAWNNONCE']._serialized_start=5546
-  _globals['_DRAWNNONCE']._serialized_end=5573
-  _globals['_TAKEOVER']._serialized_start=5575
-  _globals['_TAKEOVER']._serialized_end=5660
+  _globals['_ENCLAVEREQUEST']._serialized_start=59
+  _globals['_ENCLAVEREQUEST']._serialized_end=200
+  _globals['_ENCLAVEREPLY']._serialized_start=203
+  _globals['_ENCLAVEREPLY']._serialized_end=410
+  _globals['_FAILURE']._serialized_start=413
+  _globals['_FAILURE']._serialized_end=667
+  _globals['_FAILURE_KIND']._serialized_start=478
+  _globals['_FAILURE_KIND']._serialized_end=667
+  _globals['_PING']._serialized_start=669
+  _globals['_PING']._serialized_end=675
+  _globals['_DONE']._serialized_start=677
+  _globals['_DONE']._serialized_end=683
+  _globals['_ENCLAVESTART']._serialized_start=685
+  _globals['_ENCLAVESTART']._serialized_end=720
+  _globals['_STARTED']._serialized_start=722
+  _globals['_STARTED']._serialized_end=752
+  _globals['_SEALEDRECORD']._serialized_start=754
+  _globals['_SEALEDRECORD']._serialized_end=825
+  _globals['_READY']._serialized_start=827
+  _globals['_READY']._serialized_end=872
 # @@protoc_insertion_point(module_scope)

@@ -16,7 +16,7 @@ import pytest
 
 from distributor import enclave_process
 from distributor.enclave import DistributorCore
-from distributor.interface import UnknownModel
+from distributor.interface import DISTRIBUTOR, UnknownModel
 from distributor.remote import RemoteDistributor
 from odp.crypto import HpkeKey, SignatureError, SigningKey
 from odp.errors import ConfigurationError
@@ -28,8 +28,8 @@ from odp.trust.enclave.evidence import Claims, read_token
 from odp.trust.enclave.measurement import DISTRIBUTOR_ENTRY
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.trust.enclave.policy import SELECTIONS, EnclavePolicy, Selection
-from odp.v1 import common_pb2, distributor_pb2, enclave_pb2
-from odp.v1.enclave_pb2 import EnclaveRequest
+from odp.v1 import common_pb2, distributor_pb2
+from odp.v1.distributor_enclave_pb2 import DistributorEnclaveRequest, InstallModel, TableChunk
 
 SECONDS = 60.0
 POLICY = EnclavePolicy(role="distributor").to_bytes()
@@ -43,7 +43,7 @@ class Remote:
         connection = Connection(channel)
         start(connection, None)
         wait_ready(connection)
-        self.client = Client(connection, ended=lambda _: None)
+        self.client = Client(connection, DISTRIBUTOR.reply, ended=lambda _: None)
         self.core = RemoteDistributor(self.client)
         self.hpke_key = Claims.from_json(read_token(self.core.evidence(bytes(32)).token).claims).hpke_key
 
@@ -169,8 +169,8 @@ def test_a_header_that_is_not_the_developers_is_refused_before_any_piece(remote:
 
 
 def test_pieces_and_ends_that_belong_to_nothing_are_refused(remote: Remote, developer: Any) -> None:
-    remote.client.post(EnclaveRequest(chunk=enclave_pb2.TableChunk(data=b"stray")))
-    install = EnclaveRequest(install=enclave_pb2.InstallModel())
+    remote.client.post(DistributorEnclaveRequest(chunk=TableChunk(data=b"stray")))
+    install = DistributorEnclaveRequest(install=InstallModel())
     with pytest.raises(ConfigurationError, match="no model was begun"):
         remote.client.call(install)
     model = developer.model()
@@ -182,8 +182,8 @@ def test_pieces_and_ends_that_belong_to_nothing_are_refused(remote: Remote, deve
 def test_a_model_that_is_begun_replaces_one_that_was_not_finished(remote: Remote, developer: Any) -> None:
     first, second = developer.model(0), developer.model(1)
     header = distributor_pb2.PublishHeader(task=first.task, model=first.manifest)
-    remote.client.call(EnclaveRequest(begin_model=header))
-    remote.client.post(EnclaveRequest(chunk=enclave_pb2.TableChunk(data=first.payload[:20])))
+    remote.client.call(DistributorEnclaveRequest(begin_model=header))
+    remote.client.post(DistributorEnclaveRequest(chunk=TableChunk(data=first.payload[:20])))
     remote.install(second)
     assert remote.core.models() == (second.id,)
 

@@ -9,18 +9,7 @@ from collections.abc import Sequence
 
 from odp.errors import Refusal, StateError
 from odp.trust.enclave.calls import Call, Calls
-from odp.v1.aggregator_pb2 import (
-    AbandonTaskRequest,
-    CheckTaskRequest,
-    CloseRoundRequest,
-    GetLedgerRequest,
-    GetLedgerResponse,
-    GetRoundRequest,
-    OpenRoundRequest,
-)
-from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
-from odp.v1.common_pb2 import SignedRoundKey
-from odp.v1.enclave_pb2 import (
+from odp.v1.aggregator_enclave_pb2 import (
     AnnounceSurvivors,
     AskCharter,
     AskHostParts,
@@ -28,7 +17,6 @@ from odp.v1.enclave_pb2 import (
     AskRounds,
     ChargedRound,
     CommitWrites,
-    Done,
     DrawnNonce,
     ForgetTask,
     GivePiece,
@@ -42,6 +30,18 @@ from odp.v1.enclave_pb2 import (
     SealRelease,
     TakePiece,
 )
+from odp.v1.aggregator_pb2 import (
+    AbandonTaskRequest,
+    CheckTaskRequest,
+    CloseRoundRequest,
+    GetLedgerRequest,
+    GetLedgerResponse,
+    GetRoundRequest,
+    OpenRoundRequest,
+)
+from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
+from odp.v1.common_pb2 import SignedRoundKey
+from odp.v1.enclave_pb2 import Done
 from odp.v1.hand_over_pb2 import HandOverPackage, HandOverRequest
 from odp.v1.leaf_pb2 import AskLeafNonce, CheckClose, ClosedPart, DelegateRound, Delegation, GivePart, TakePart, Told
 from odp.v1.population_pb2 import SignedCharter
@@ -51,6 +51,8 @@ from trusted_aggregator.boundary.interface import Refused, RoundState, Sealed
 
 class AggregatorCalls(Calls):
     """The enclave of an aggregator, of the root of a tree, or of a leaf, as its host sees it."""
+
+    interface = wire.AGGREGATOR
 
     evidence = Call(GetEvidenceRequest, GetEvidenceResponse)
     set_charter = Call(SignedCharter, RecordWrites)

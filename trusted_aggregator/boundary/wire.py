@@ -1,4 +1,4 @@
-"""Contributions, records and states of rounds between enclave and host as messages (protos/odp/v1/enclave.proto).
+"""What crosses between enclave and host, as messages of protos/odp/v1/aggregator_enclave.proto.
 
 One field of a contribution has the name of the mode of aggregation that it came with: ``host_sha256`` says what it is.
 """
@@ -13,13 +13,17 @@ from google.protobuf.message import DecodeError
 from odp.crypto.segments import SEGMENT_BYTES
 from odp.errors import ConfigurationError, Refusal, StateError
 from odp.protocol.wire.long_fields import fields, split_field
+from odp.trust.enclave.calls import Interface
 from odp.trust.enclave.channel import Encoded
-from odp.v1 import aggregator_pb2, enclave_pb2
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, enclave_pb2
 from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, Sealed, Status, Submit
 from trusted_aggregator.state.records import SealedRecord, Writes
 
-_SUBMIT_FIELD = enclave_pb2.EnclaveRequest.SUBMIT_FIELD_NUMBER
-_SUBMITS_FIELD = enclave_pb2.SubmitBatch.SUBMITS_FIELD_NUMBER
+#: The calls of the enclave as messages.
+AGGREGATOR = Interface(aggregator_enclave_pb2.AggregatorEnclaveRequest, aggregator_enclave_pb2.AggregatorEnclaveReply)
+
+_SUBMIT_FIELD = aggregator_enclave_pb2.AggregatorEnclaveRequest.SUBMIT_FIELD_NUMBER
+_SUBMITS_FIELD = aggregator_enclave_pb2.SubmitBatch.SUBMITS_FIELD_NUMBER
 _SEALED_FIELD = aggregator_pb2.SubmitRequest.SEALED_CONTRIBUTION_FIELD_NUMBER
 
 
@@ -44,12 +48,12 @@ def submit(submits: Iterable[Sealed]) -> Encoded:
     return Encoded("submit", pieces)
 
 
-def sign_refusal(contribution: Sealed) -> enclave_pb2.EnclaveRequest:
+def sign_refusal(contribution: Sealed) -> aggregator_enclave_pb2.AggregatorEnclaveRequest:
     """The request for the refusal of a contribution."""
-    return enclave_pb2.EnclaveRequest(sign_refusal=submit_request(contribution))
+    return aggregator_enclave_pb2.AggregatorEnclaveRequest(sign_refusal=submit_request(contribution))
 
 
-def submits_of(batch: enclave_pb2.SubmitBatch) -> list[Submit]:
+def submits_of(batch: aggregator_enclave_pb2.SubmitBatch) -> list[Submit]:
     """The contributions of a batch."""
     return [
         Submit(request.task_sha256, request.round, request.sealed_contribution, host_sha256(request))
@@ -94,15 +98,15 @@ def _delimited(field: int, length: int) -> bytes:
     return bytes(encoded)
 
 
-def submitted(answers: Sequence[Refused | None]) -> enclave_pb2.SubmittedBatch:
+def submitted(answers: Sequence[Refused | None]) -> aggregator_enclave_pb2.SubmittedBatch:
     """The outcomes of contributions, as a message."""
-    return enclave_pb2.SubmittedBatch(
+    return aggregator_enclave_pb2.SubmittedBatch(
         refusals=bytes(0 if answer is None else answer.refusal.value for answer in answers),
         signatures=[answer.signature for answer in answers if answer is not None],
     )
 
 
-def submitted_of(message: enclave_pb2.SubmittedBatch, count: int) -> list[Refused | None]:
+def submitted_of(message: aggregator_enclave_pb2.SubmittedBatch, count: int) -> list[Refused | None]:
     """The inverse of ``submitted``. Raises StateError where it is not of ``count`` contributions."""
     signatures = iter(message.signatures)
     answers = [Refused(Refusal(number), next(signatures, b"")) if number else None for number in message.refusals]
@@ -116,9 +120,9 @@ def records(writes: Iterable[SealedRecord]) -> list[enclave_pb2.SealedRecord]:
     return [enclave_pb2.SealedRecord(key=record.key, data=record.data, pieces=record.pieces) for record in writes]
 
 
-def written(writes: Iterable[SealedRecord]) -> enclave_pb2.RecordWrites:
+def written(writes: Iterable[SealedRecord]) -> aggregator_enclave_pb2.RecordWrites:
     """The answer of a call that changes the enclave's state."""
-    return enclave_pb2.RecordWrites(records=records(writes))
+    return aggregator_enclave_pb2.RecordWrites(records=records(writes))
 
 
 def writes_of(messages: Iterable[enclave_pb2.SealedRecord]) -> Writes:
@@ -135,25 +139,27 @@ def host_sha256(contribution: Sealed) -> bytes:
 
 def seal_release(
     order: bytes, noise: bytes | None = None, stream: bytes | None = None, host_sum: HostSum | None = None
-) -> enclave_pb2.SealRelease:
+) -> aggregator_enclave_pb2.SealRelease:
     """The request for a sealed release, with ``host_sum`` if the round needs one."""
-    message = None if host_sum is None else enclave_pb2.HostSum(sum=host_sum.sum, set_sha256=host_sum.set_sha256)
-    return enclave_pb2.SealRelease(order=order, noise=noise, stream=stream, host_sum=message)
+    request = aggregator_enclave_pb2.SealRelease(order=order, noise=noise, stream=stream)
+    if host_sum is not None:
+        request.host_sum.sum, request.host_sum.set_sha256 = host_sum.sum, host_sum.set_sha256
+    return request
 
 
-def host_sum_of(message: enclave_pb2.SealRelease) -> HostSum | None:
+def host_sum_of(message: aggregator_enclave_pb2.SealRelease) -> HostSum | None:
     """The host's sum in a request for a sealed release."""
     return HostSum(message.host_sum.sum, message.host_sum.set_sha256) if message.HasField("host_sum") else None
 
 
-def round_states(states: Iterable[RoundState]) -> enclave_pb2.RoundStates:
+def round_states(states: Iterable[RoundState]) -> aggregator_enclave_pb2.RoundStates:
     """States of rounds as a message."""
-    return enclave_pb2.RoundStates(
+    return aggregator_enclave_pb2.RoundStates(
         states=[
-            enclave_pb2.RoundState(
+            aggregator_enclave_pb2.RoundState(
                 task_sha256=state.task_sha256,
                 round=state.round,
-                status=cast(enclave_pb2.RoundState.Status, state.status.value),
+                status=cast(aggregator_enclave_pb2.RoundState.Status, state.status.value),
                 contributions=state.contributions,
             )
             for state in states
@@ -161,7 +167,7 @@ def round_states(states: Iterable[RoundState]) -> enclave_pb2.RoundStates:
     )
 
 
-def round_states_of(message: enclave_pb2.RoundStates) -> list[RoundState]:
+def round_states_of(message: aggregator_enclave_pb2.RoundStates) -> list[RoundState]:
     """The inverse of ``round_states``."""
     return [
         RoundState(state.task_sha256, state.round, Status(state.status), state.contributions)

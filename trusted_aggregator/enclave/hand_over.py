@@ -31,7 +31,7 @@ from odp.signed.task import check_length
 from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.trust.enclave.verifier import VerifiedEnclave
 from odp.trust.log.excerpt import EndorsedImages
-from odp.v1 import attestation_pb2, enclave_pb2, hand_over_pb2
+from odp.v1 import aggregator_enclave_pb2, attestation_pb2, hand_over_pb2
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.enclave.state import EnclaveState
@@ -48,7 +48,7 @@ class HandOver:
         # The nonce that a successor's evidence has to be over; None before one is drawn.
         self._nonce: bytes | None = None
 
-    def ask_nonce(self, request: enclave_pb2.AskNonce) -> enclave_pb2.DrawnNonce:
+    def ask_nonce(self, request: aggregator_enclave_pb2.AskNonce) -> aggregator_enclave_pb2.DrawnNonce:
         """32 random bytes for the evidence of a successor; earlier nonces become invalid.
 
         Erases the secrets of streams that a successor has taken over: only it goes on with them. A start does so, too.
@@ -60,9 +60,9 @@ class HandOver:
             taken = [population.name for population in state.populations.values() if population.is_taken_over]
             state.streams.erase_taken(task.sha256 for name in taken for task in state.holdings.tasks_of(name))
             self._nonce = os.urandom(NONCE_BYTES)
-            return enclave_pb2.DrawnNonce(nonce=self._nonce)
+            return aggregator_enclave_pb2.DrawnNonce(nonce=self._nonce)
 
-    def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> enclave_pb2.RecordWrites:
+    def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> aggregator_enclave_pb2.RecordWrites:
         """Names the successor in every population's record. Idempotent for that successor.
 
         Nothing is named, and nothing has to be written, while rounds hold contributions: they have to be closed first,
@@ -82,7 +82,7 @@ class HandOver:
             for population in founded:
                 population.require_may_hand_over(successor)
             if not self._freeze_rounds(void=request.void_rounds):
-                return enclave_pb2.RecordWrites()
+                return aggregator_enclave_pb2.RecordWrites()
             voided, erased = state.drop_rounds()
             for population in founded:
                 population.hand_over(successor, voided=voided.get(population.name, ()))

@@ -20,7 +20,7 @@ from odp.crypto.hpke import DecryptionError
 from odp.crypto.segments import SEGMENT_BYTES, open_segment, seal_segment
 from odp.errors import Refusal, StateError
 from odp.numerics.arrays import Int64Array
-from odp.v1 import enclave_pb2
+from odp.v1 import aggregator_enclave_pb2, stored_release_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.enclave.releasing import MadeRelease
 from trusted_aggregator.enclave.state import EnclaveState
@@ -108,7 +108,7 @@ class LargeValues:
         self._leaving: Leaving | None = None
         self._arriving: Arriving | None = None
 
-    def take_piece(self, request: enclave_pb2.TakePiece) -> enclave_pb2.SealedPiece:
+    def take_piece(self, request: aggregator_enclave_pb2.TakePiece) -> aggregator_enclave_pb2.SealedPiece:
         """A piece, sealed, of the record that the call before was answered with; each once, in order.
 
         Raises StateError for any other.
@@ -120,9 +120,9 @@ class LargeValues:
             piece = leaving.take(request.number)
             if leaving.is_over:
                 self._leaving = None
-            return enclave_pb2.SealedPiece(data=piece)
+            return aggregator_enclave_pb2.SealedPiece(data=piece)
 
-    def give_piece(self, request: enclave_pb2.GivePiece) -> None:
+    def give_piece(self, request: aggregator_enclave_pb2.GivePiece) -> None:
         """Takes a piece of the noise of a charged round back, in order; with it comes the record of the noise.
 
         Raises StateError where the round is not charged or has no noise in pieces, or record or piece were changed.
@@ -167,7 +167,7 @@ class LargeValues:
         """The record of a round's release."""
         state = self._state
         key = release_key(held.task_sha256, held.number)
-        stored = enclave_pb2.StoredRelease(release=made.signed.release, signature=made.signed.signature)
+        stored = stored_release_pb2.StoredRelease(release=made.signed.release, signature=made.signed.signature)
         if not made.values:
             return state.sealer.seal(key, stored.SerializeToString(deterministic=True))
         self._leaving = Leaving(key, made.values)

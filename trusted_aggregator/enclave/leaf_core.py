@@ -21,7 +21,7 @@ from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.signed.task import check_length
 from odp.trust.enclave.identity import EnclaveIdentity
 from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
-from odp.v1 import aggregator_pb2, enclave_pb2, leaf_pb2
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, leaf_pb2
 from trusted_aggregator.boundary.interface import RoundState
 from trusted_aggregator.boundary.orders import parse_order
 from trusted_aggregator.enclave.opened_task import OpenedTask
@@ -58,11 +58,11 @@ class LeafCore:
         # The nonces that evidence of the root may be over; the oldest go first.
         self._nonces: list[bytes] = []
 
-    def ask_nonce(self, request: enclave_pb2.AskNonce) -> enclave_pb2.DrawnNonce:
+    def ask_nonce(self, request: aggregator_enclave_pb2.AskNonce) -> aggregator_enclave_pb2.DrawnNonce:
         """32 random bytes for the evidence of the root."""
         with self._lock:
             self._nonces = [*self._nonces[-7:], os.urandom(NONCE_BYTES)]
-            return enclave_pb2.DrawnNonce(nonce=self._nonces[-1])
+            return aggregator_enclave_pb2.DrawnNonce(nonce=self._nonces[-1])
 
     def open_part(self, delegation: leaf_pb2.Delegation) -> None:
         """Takes the secrets of a round from the root. Idempotent for a round whose part is open.
@@ -98,11 +98,11 @@ class LeafCore:
             sealed = self._part(request.task_sha256, request.round).close()
             return leaf_pb2.ClosedPart(contributions=sealed.contributions, pieces=sealed.pieces)
 
-    def take_part(self, request: leaf_pb2.TakePart) -> enclave_pb2.SealedPiece:
+    def take_part(self, request: leaf_pb2.TakePart) -> aggregator_enclave_pb2.SealedPiece:
         """A piece of the sum of a closed part. Raises StateError where there is none."""
         with self._lock:
             piece = self._part(request.task_sha256, request.round).close().piece(request.number)
-            return enclave_pb2.SealedPiece(data=piece)
+            return aggregator_enclave_pb2.SealedPiece(data=piece)
 
     def erase_part(self, request: aggregator_pb2.GetRoundRequest) -> None:
         """Erases a part. Idempotent."""

@@ -7,7 +7,7 @@ from collections import Counter
 from odp.crypto import domains
 from odp.signed.charter import charter_sha256, open_charter
 from odp.signed.task import open_task, task_sha256
-from odp.v1 import aggregator_pb2, enclave_pb2, population_pb2
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, population_pb2
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.orders import open_abandon_order
 from trusted_aggregator.enclave.state import EnclaveState
@@ -22,7 +22,7 @@ class Owners:
         # How often each charter changed since the launch.
         self._changes: Counter[str] = Counter()
 
-    def set_charter(self, signed: population_pb2.SignedCharter) -> enclave_pb2.RecordWrites:
+    def set_charter(self, signed: population_pb2.SignedCharter) -> aggregator_enclave_pb2.RecordWrites:
         """Founds a population, or changes its owners; tasks of former owners end. Idempotent.
 
         Raises:
@@ -47,14 +47,14 @@ class Owners:
             self._changes[charter.population] += 1
             return wire.written(state.end(ended, population))
 
-    def charter(self, request: enclave_pb2.AskCharter) -> population_pb2.SignedCharter:
+    def charter(self, request: aggregator_enclave_pb2.AskCharter) -> population_pb2.SignedCharter:
         """The charter in force of a population; empty where it is not founded."""
         with self._state.lock:
             population = self._state.populations.get(request.population)
             charter = None if population is None else population.charter
             return population_pb2.SignedCharter() if charter is None else charter.signed
 
-    def abandon(self, request: aggregator_pb2.AbandonTaskRequest) -> enclave_pb2.RecordWrites:
+    def abandon(self, request: aggregator_pb2.AbandonTaskRequest) -> aggregator_enclave_pb2.RecordWrites:
         """Ends a task by an order of an owner of its population: contributions, sums and noise are erased. Idempotent.
 
         What it has charged stays charged; nothing of it is accepted or released any more.

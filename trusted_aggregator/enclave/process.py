@@ -18,14 +18,14 @@ from odp.crypto import late_imports
 from odp.errors import AttestationError, PrivacyError, TransparencyError
 from odp.numerics import thin_scipy
 from odp.privacy.mechanisms import IntegerNoise
-from odp.trust.enclave.calls import reply_of, routes_of
 from odp.trust.enclave.channel import Connection, Route, serve
 from odp.trust.enclave.enclave_start import begin, evidence_reply, expect
 from odp.trust.enclave.guest import Guest
 from odp.trust.enclave.identity import EnclaveIdentity
-from odp.v1 import enclave_pb2
-from odp.v1.enclave_pb2 import EnclaveReply
+from odp.v1 import aggregator_enclave_pb2, enclave_pb2
+from odp.v1.aggregator_enclave_pb2 import AggregatorEnclaveReply, AggregatorEnclaveRequest
 from trusted_aggregator.boundary import wire
+from trusted_aggregator.boundary.wire import AGGREGATOR
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.leaf_core import LeafCore
 from trusted_aggregator.enclave.restoring import restore
@@ -71,7 +71,7 @@ def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = No
 
     def start(identity: EnclaveIdentity) -> enclave_pb2.Ready:
         if identity.policy.role == "leaf":
-            _records(connection, expect(connection, "records").records)
+            _records(connection, expect(connection, AggregatorEnclaveRequest, "records").records)
             served.update(leaf_routes(LeafCore(identity)))
             return enclave_pb2.Ready()
         page, taking = _predecessor(connection, identity)
@@ -85,16 +85,18 @@ def run(channel: socket.socket, guest: Guest, *, noise: IntegerNoise | None = No
         return enclave_pb2.Ready(writes=wire.records(writes))
 
     if begin(connection, guest, start) is not None:
-        serve(connection, served)
+        serve(connection, AGGREGATOR.request, served)
 
 
 def _predecessor(
     connection: Connection, identity: EnclaveIdentity
-) -> tuple[enclave_pb2.SealedRecords, TakingOver | None]:
+) -> tuple[aggregator_enclave_pb2.SealedRecords, TakingOver | None]:
     """The first page of records, and the hand-over if the host sent one before it."""
     taking: TakingOver | None = None
     while True:
-        request = expect(connection, "records", "ask_nonce", "evidence", "take_over", "reseal")
+        request = expect(
+            connection, AggregatorEnclaveRequest, "records", "ask_nonce", "evidence", "take_over", "reseal"
+        )
         call = request.WhichOneof("call")
         if call == "records":
             return request.records, taking
@@ -103,30 +105,32 @@ def _predecessor(
             continue
         taking = TakingOver(identity) if taking is None else taking
         if call == "ask_nonce":
-            connection.send(0, EnclaveReply(nonce=enclave_pb2.DrawnNonce(nonce=taking.draw_nonce())))
+            connection.send(
+                0, AggregatorEnclaveReply(nonce=aggregator_enclave_pb2.DrawnNonce(nonce=taking.draw_nonce()))
+            )
         elif call == "take_over":
             with _reasons():
                 taking.accept(request.take_over.package, request.take_over.log)
-            connection.send(0, EnclaveReply(done=enclave_pb2.Done()))
+            connection.send(0, AggregatorEnclaveReply(done=enclave_pb2.Done()))
         else:
             record = SealedRecord(request.reseal.key, request.reseal.data)
-            connection.send(0, reply_of(wire.written(taking.reseal(record))))
+            connection.send(0, AGGREGATOR.reply_of(wire.written(taking.reseal(record))))
 
 
-def _records(connection: Connection, page: enclave_pb2.SealedRecords) -> dict[str, bytes]:
+def _records(connection: Connection, page: aggregator_enclave_pb2.SealedRecords) -> dict[str, bytes]:
     records: dict[str, bytes] = {}
     while True:
         records.update((record.key, record.data) for record in page.records)
         if page.last:
             return records
-        page = expect(connection, "records").records
+        page = expect(connection, AggregatorEnclaveRequest, "records").records
 
 
 def _contributions(connection: Connection, task_sha256: bytes, round: int) -> Iterator[bytes]:
-    wanted = enclave_pb2.WantContributions(task_sha256=task_sha256, round=round)
-    connection.send(0, EnclaveReply(want=wanted))
+    wanted = aggregator_enclave_pb2.WantContributions(task_sha256=task_sha256, round=round)
+    connection.send(0, AggregatorEnclaveReply(want=wanted))
     while True:
-        page = expect(connection, "contributions").contributions
+        page = expect(connection, AggregatorEnclaveRequest, "contributions").contributions
         yield from page.sealed
         if page.last:
             return
@@ -139,16 +143,20 @@ def routes(core: AggregatorCore) -> dict[str, Route]:
     owners, rounds, hand_over, large = core.owners, core.rounds, core.hand_over, core.large_values
     served = {
         **_shared_routes(core.submissions, core.state.identity),
-        **routes_of("change", owners.set_charter, owners.charter, owners.abandon, owners.ledger, core.state.commit),
-        **routes_of("change", rounds.check_task, rounds.open_round, rounds.round_key, rounds.announce),
-        **routes_of("change", rounds.charge, rounds.host_parts, rounds.seal_release, rounds.release),
-        **routes_of("change", rounds.give_up, rounds.forget_task, large.take_piece, large.give_piece),
-        **routes_of("change", hand_over.ask_nonce),
-        **routes_of("change", _reasoned(hand_over.begin_hand_over), _reasoned(hand_over.finish_hand_over)),
+        **AGGREGATOR.routes(
+            "change", owners.set_charter, owners.charter, owners.abandon, owners.ledger, core.state.commit
+        ),
+        **AGGREGATOR.routes("change", rounds.check_task, rounds.open_round, rounds.round_key, rounds.announce),
+        **AGGREGATOR.routes("change", rounds.charge, rounds.host_parts, rounds.seal_release, rounds.release),
+        **AGGREGATOR.routes("change", rounds.give_up, rounds.forget_task, large.take_piece, large.give_piece),
+        **AGGREGATOR.routes("change", hand_over.ask_nonce),
+        **AGGREGATOR.routes("change", _reasoned(hand_over.begin_hand_over), _reasoned(hand_over.finish_hand_over)),
     }
     if core.tree is not None:
         tree = core.tree
-        served |= routes_of("change", tree.leaf_nonce, _reasoned(tree.delegate), tree.check_close, tree.give_part)
+        served |= AGGREGATOR.routes(
+            "change", tree.leaf_nonce, _reasoned(tree.delegate), tree.check_close, tree.give_part
+        )
     return served
 
 
@@ -156,17 +164,17 @@ def leaf_routes(core: LeafCore) -> dict[str, Route]:
     """The routes for calls of the host of a leaf."""
     return {
         **_shared_routes(core.submissions, core.identity),
-        **routes_of("change", core.ask_nonce, _reasoned(core.open_part)),
-        **routes_of("change", core.close_part, core.take_part, core.erase_part),
+        **AGGREGATOR.routes("change", core.ask_nonce, _reasoned(core.open_part)),
+        **AGGREGATOR.routes("change", core.close_part, core.take_part, core.erase_part),
     }
 
 
 def _shared_routes(submissions: Submissions, identity: EnclaveIdentity) -> dict[str, Route]:
-    counting = routes_of("submit", submissions.submit, submissions.sign_refusal)
+    counting = AGGREGATOR.routes("submit", submissions.submit, submissions.sign_refusal)
     return {
         **counting,
         "submit": dataclasses.replace(counting["submit"], handle_long=submissions.submit_long),
-        **routes_of("ask", submissions.sealed_length, submissions.rounds),
+        **AGGREGATOR.routes("ask", submissions.sealed_length, submissions.rounds),
         "evidence": Route("ask", functools.partial(evidence_reply, identity)),
     }
 

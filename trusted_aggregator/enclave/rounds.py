@@ -14,7 +14,7 @@ from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.mechanisms import IntegerNoise
 from odp.signed.task import open_order
-from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, common_pb2
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import not_open, parse_order, require_same_model, void
@@ -47,7 +47,7 @@ class Rounds:
             if not state.holdings.is_ended(task.sha256) and state.holdings.task(task.sha256) is None:
                 require_may_begin(task, state.populations, holdings=state.holdings, identity=state.identity)
 
-    def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> enclave_pb2.RecordWrites:
+    def open_round(self, request: aggregator_pb2.OpenRoundRequest) -> aggregator_enclave_pb2.RecordWrites:
         """Opens the round that the order names, and draws its noise. Idempotent.
 
         The token key is of the issuer that the population's charter names, and absent where it names none.
@@ -72,7 +72,7 @@ class Rounds:
             if isinstance(existing, Round):
                 require_same_model(existing.number, existing.model_sha256, parsed)
                 require_same_key(existing.number, existing.record.token_key, request.token_key)
-                return enclave_pb2.RecordWrites()
+                return aggregator_enclave_pb2.RecordWrites()
             standing = population.find(task.id, parsed.round)
             if standing is not None and standing.state is ReleaseState.SEALED:
                 if state.holdings.task(task.sha256) is None:
@@ -80,7 +80,7 @@ class Rounds:
                         f"round {parsed.round} of {task.label} was released, and this enclave has "
                         "erased the task: submit a new task"
                     )
-                return enclave_pb2.RecordWrites()
+                return aggregator_enclave_pb2.RecordWrites()
             require_may_open(
                 task, parsed.round, population=population, holdings=state.holdings, policy=state.identity.policy
             )
@@ -114,19 +114,19 @@ class Rounds:
             held = state.find_round(request.task_sha256, request.round)
             return common_pb2.SignedRoundKey() if isinstance(held, Refusal) else state.signed_key(held)
 
-    def announce(self, request: enclave_pb2.AnnounceSurvivors) -> None:
+    def announce(self, request: aggregator_enclave_pb2.AnnounceSurvivors) -> None:
         """Records the contributions of an open round that only the host holds; see ``Round.announce`` for errors."""
         with self._state.lock:
             held = self._state.held(request.task_sha256, request.round)
             held.announce(request.clients, request.set_sha256)
 
-    def host_parts(self, request: enclave_pb2.AskHostParts) -> enclave_pb2.HostParts:
+    def host_parts(self, request: aggregator_enclave_pb2.AskHostParts) -> aggregator_enclave_pb2.HostParts:
         """A page of the parts that the host has to sum in a charged round; see ``Round.host_parts`` for errors."""
         with self._state.lock:
             held = self._state.held(request.task_sha256, request.round)
-            return enclave_pb2.HostParts(digests=held.host_parts(request.start))
+            return aggregator_enclave_pb2.HostParts(digests=held.host_parts(request.start))
 
-    def charge(self, request: aggregator_pb2.CloseRoundRequest) -> enclave_pb2.ChargedRound:
+    def charge(self, request: aggregator_pb2.CloseRoundRequest) -> aggregator_enclave_pb2.ChargedRound:
         """Closes the set of contributions and charges the ledger for it. Idempotent.
 
         Raises:
@@ -152,7 +152,7 @@ class Rounds:
                 raise void(parsed.round)
             writes = () if released else population.writes(state.sealer)
             part_bytes = held.host_part_bytes if isinstance(held, Round) else 0
-            return enclave_pb2.ChargedRound(
+            return aggregator_enclave_pb2.ChargedRound(
                 task_sha256=task.sha256,
                 round=parsed.round,
                 contributions=standing.contributions,
@@ -161,7 +161,7 @@ class Rounds:
                 host_part_bytes=part_bytes,
             )
 
-    def seal_release(self, request: enclave_pb2.SealRelease) -> enclave_pb2.RecordWrites:
+    def seal_release(self, request: aggregator_enclave_pb2.SealRelease) -> aggregator_enclave_pb2.RecordWrites:
         """Makes the one release of a charged round, sealed. Idempotent.
 
         Its hash is in force before its signature leaves: of two that are made of two sums, by whatever restarts in
@@ -216,7 +216,7 @@ class Rounds:
             )
             return wire.written(writes)
 
-    def release(self, request: enclave_pb2.ReleaseRound) -> enclave_pb2.ReleasedRound:
+    def release(self, request: aggregator_enclave_pb2.ReleaseRound) -> aggregator_enclave_pb2.ReleasedRound:
         """The serialized StoredRelease of a round whose sealed release is in force: the same bytes each time.
 
         Its record is that under ``release_key``. Where the values are in pieces, their key leaves here.
@@ -245,9 +245,9 @@ class Rounds:
             model = common_pb2.Release.FromString(signed.release).model_sha256
             require_same_model(parsed.round, model, parsed)
             state.erase_over()
-            return enclave_pb2.ReleasedRound(signed_release=data)
+            return aggregator_enclave_pb2.ReleasedRound(signed_release=data)
 
-    def give_up(self, request: aggregator_pb2.GetRoundRequest) -> enclave_pb2.RecordWrites:
+    def give_up(self, request: aggregator_pb2.GetRoundRequest) -> aggregator_enclave_pb2.RecordWrites:
         """Ends a charged round whose sum or noise the host has lost; its charge stays. Idempotent.
 
         Raises StateError where no such round is charged.
@@ -274,7 +274,7 @@ class Rounds:
             )
             return wire.written(writes)
 
-    def forget_task(self, request: enclave_pb2.ForgetTask) -> enclave_pb2.RecordWrites:
+    def forget_task(self, request: aggregator_enclave_pb2.ForgetTask) -> aggregator_enclave_pb2.RecordWrites:
         """Erases an idle task: its open rounds (uncharged) and its last release. Idempotent.
 
         The host decides when, since an enclave has no trusted clock; its server can open it again.
@@ -286,7 +286,7 @@ class Rounds:
         with state.lock:
             task = state.holdings.task(task_sha256)
             if task is None:
-                return enclave_pb2.RecordWrites()
+                return aggregator_enclave_pb2.RecordWrites()
             if any(held.status is not Status.OPEN for held in state.holdings.rounds([task_sha256])):
                 raise StateError(f"{task.label} has a round that is charged and not released: close that round first")
             ended = state.streams.end([task_sha256])

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from odp.errors import PrivacyError, Refusal, StateError
 from odp.trust.enclave.identity import EnclaveIdentity
-from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, common_pb2
 from trusted_aggregator.boundary.interface import RoundState, Status
 from trusted_aggregator.boundary.orders import not_open
 from trusted_aggregator.enclave.holdings import Holdings
@@ -165,7 +165,7 @@ class EnclaveState:
 
     # What is in force
 
-    def commit(self, request: enclave_pb2.CommitWrites) -> None:
+    def commit(self, request: aggregator_enclave_pb2.CommitWrites) -> None:
         """Puts the writes of all calls before this one in force: the host confirms that they are durable.
 
         Raises StateError where another copy of this enclave was faster, or the key of a released round is not erased.

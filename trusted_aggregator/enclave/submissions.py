@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
+from google.protobuf.message import Message
+
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, Refusal
-from odp.trust.enclave.calls import reply_of
-from odp.v1 import aggregator_pb2, enclave_pb2
-from odp.v1.enclave_pb2 import EnclaveReply
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.interface import Refused, RoundState, Sealed, Status, Submit
 from trusted_aggregator.enclave.refusing import ClosedRounds, sign_closed, sign_judged
@@ -49,15 +49,15 @@ class Submissions:
         self._table = table
         self._closed = closed
 
-    def submit(self, batch: enclave_pb2.SubmitBatch) -> enclave_pb2.SubmittedBatch:
+    def submit(self, batch: aggregator_enclave_pb2.SubmitBatch) -> aggregator_enclave_pb2.SubmittedBatch:
         """Counts contributions, each once. Raises ConfigurationError where they are too many."""
         return self._submitted(wire.submits_of(batch))
 
-    def submit_long(self, request: bytes) -> EnclaveReply:
+    def submit_long(self, request: bytes) -> Message:
         """``submit`` of a serialized request, whose contributions are opened in place."""
-        return reply_of(self._submitted(wire.submits_in(request)))
+        return wire.AGGREGATOR.reply_of(self._submitted(wire.submits_in(request)))
 
-    def _submitted(self, submits: Sequence[Submit]) -> enclave_pb2.SubmittedBatch:
+    def _submitted(self, submits: Sequence[Submit]) -> aggregator_enclave_pb2.SubmittedBatch:
         if len(submits) > _MOST_SUBMITS:
             raise ConfigurationError(f"Expected at most {_MOST_SUBMITS} contributions at once, got {len(submits)}")
         return wire.submitted(self.submit_batch(submits))
@@ -82,7 +82,7 @@ class Submissions:
                 answers[number] = answer
         return answers
 
-    def sign_refusal(self, request: aggregator_pb2.SubmitRequest) -> enclave_pb2.SubmittedBatch:
+    def sign_refusal(self, request: aggregator_pb2.SubmitRequest) -> aggregator_enclave_pb2.SubmittedBatch:
         """The refusal of a contribution to a closed round, signed if it did not count; keeps nothing.
 
         The first bytes of the sealed contribution are enough (``odp.crypto.refusals``).
@@ -115,7 +115,7 @@ class Submissions:
             answers.append(Refused(refusal, signature))
         return answers
 
-    def sealed_length(self, request: aggregator_pb2.GetRoundRequest) -> enclave_pb2.SealedLength:
+    def sealed_length(self, request: aggregator_pb2.GetRoundRequest) -> aggregator_enclave_pb2.SealedLength:
         """Length of every well-formed sealed contribution to a round, and of the part of it that stays with the host.
 
         The refusal that each of them would meet where the round takes none.
@@ -123,10 +123,10 @@ class Submissions:
         held = self._table.find_round(request.task_sha256, request.round)
         if isinstance(held, Refusal) or held.status is not Status.OPEN:
             refusal = held if isinstance(held, Refusal) else Refusal.ROUND_CLOSED
-            return enclave_pb2.SealedLength(refusal=cast(aggregator_pb2.Refusal, refusal.value))
-        return enclave_pb2.SealedLength(bytes=held.sealed_bytes, host_part=held.host_part_bytes)
+            return aggregator_enclave_pb2.SealedLength(refusal=cast(aggregator_pb2.Refusal, refusal.value))
+        return aggregator_enclave_pb2.SealedLength(bytes=held.sealed_bytes, host_part=held.host_part_bytes)
 
-    def rounds(self, request: enclave_pb2.AskRounds) -> enclave_pb2.RoundStates:
+    def rounds(self, request: aggregator_enclave_pb2.AskRounds) -> aggregator_enclave_pb2.RoundStates:
         """The states of one round or of all."""
         if not request.HasField("only"):
             return wire.round_states(self._table.round_states())

@@ -25,7 +25,7 @@ from odp.trust.enclave.identity import EnclaveIdentity
 from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.trust.enclave.sealing import KEY_BYTES
 from odp.trust.log.excerpt import EndorsedImages
-from odp.v1 import enclave_pb2, hand_over_pb2
+from odp.v1 import hand_over_pb2, stored_release_pb2
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.enclave.streams import stream_sealer
@@ -106,7 +106,7 @@ class TakingOver:
             return (self.state.streams.resealed(record.key, sealer.open(record.key, record.data)),)
         if not record.key.startswith(names.RELEASE_PREFIX) or record.data is None:
             raise StateError(f"sealed record {record.key!r} is neither a release nor of a stream")
-        stored = enclave_pb2.StoredRelease.FromString(self._opened(record.key, record.data))
+        stored = stored_release_pb2.StoredRelease.FromString(self._opened(record.key, record.data))
         stored.signature = self._identity.signing.sign(domains.RELEASE, stored.release)
         return (self.state.sealer.seal(record.key, stored.SerializeToString(deterministic=True)),)
 

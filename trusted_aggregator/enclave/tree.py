@@ -9,7 +9,7 @@ from odp.crypto import domains, hpke
 from odp.errors import StateError
 from odp.signed.task import check_length, open_order
 from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
-from odp.v1 import attestation_pb2, enclave_pb2, leaf_pb2
+from odp.v1 import aggregator_enclave_pb2, attestation_pb2, leaf_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import parse_order, require_same_model
 from trusted_aggregator.enclave.rounds import Rounds
@@ -29,12 +29,12 @@ class Tree:
         self._rounds = rounds
         self._leaf_nonces: dict[int, bytes] = {}
 
-    def leaf_nonce(self, request: leaf_pb2.AskLeafNonce) -> enclave_pb2.DrawnNonce:
+    def leaf_nonce(self, request: leaf_pb2.AskLeafNonce) -> aggregator_enclave_pb2.DrawnNonce:
         """32 random bytes for the evidence of a leaf; its earlier nonce becomes invalid. Raises StateError."""
         with self._state.lock:
             self._require_leaf(request.leaf)
             nonce = self._leaf_nonces[request.leaf] = os.urandom(NONCE_BYTES)
-            return enclave_pb2.DrawnNonce(nonce=nonce)
+            return aggregator_enclave_pb2.DrawnNonce(nonce=nonce)
 
     def delegate(self, request: leaf_pb2.DelegateRound) -> leaf_pb2.Delegation:
         """The secrets of an open round, sealed to a leaf whose evidence is verified.

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from odp.errors import StateError
-from odp.v1 import enclave_pb2
+from odp.v1 import aggregator_enclave_pb2, enclave_pb2
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.host.storage import Storage
@@ -104,7 +104,10 @@ class Changes:
         try:
             for record in records:
                 if record.pieces and record.data is not None:
-                    takes = (enclave_pb2.TakePiece(key=record.key, number=number) for number in range(record.pieces))
+                    takes = (
+                        aggregator_enclave_pb2.TakePiece(key=record.key, number=number)
+                        for number in range(record.pieces)
+                    )
                     self._storage.write_pieces(record.data, (self._core.take_piece(take).data for take in takes))
             self._storage.apply(records)
         except StateError as error:
@@ -120,7 +123,7 @@ class Changes:
 
     def _commit(self) -> None:
         self._is_unsettled = True
-        self._core.commit(enclave_pb2.CommitWrites())
+        self._core.commit(aggregator_enclave_pb2.CommitWrites())
         self._is_unsettled = False
         self.version += 1
         self._decided()

@@ -19,7 +19,7 @@ from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer
-from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, enclave_pb2, population_pb2
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, aggregator_pb2_grpc, common_pb2, population_pb2
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.boundary.orders import ordered
@@ -154,7 +154,7 @@ class ControlService:
             with self._changes.turn():
                 before = self._rounds.held()
                 try:
-                    writes = self._core.forget_task(enclave_pb2.ForgetTask(task_sha256=task)).records
+                    writes = self._core.forget_task(aggregator_enclave_pb2.ForgetTask(task_sha256=task)).records
                 except StateError as error:
                     self._log.warning("task_not_forgotten", task=short(task), reason=str(error))
                     continue

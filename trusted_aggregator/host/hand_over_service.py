@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from odp._system.files.state_folder import StateFolder
 from odp.errors import Busy, PrivacyError, StateError
 from odp.transport.logs import Log
-from odp.v1 import aggregator_pb2, enclave_pb2, hand_over_pb2
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, hand_over_pb2
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.host.changes import Changes
@@ -90,7 +90,7 @@ class HandOverService:
     def draw_nonce(self) -> bytes:
         """A nonce for the evidence of a successor. Raises StateError as ``Changes.turn``."""
         with self._changes.turn():
-            return self._core.ask_nonce(enclave_pb2.AskNonce()).nonce
+            return self._core.ask_nonce(aggregator_enclave_pb2.AskNonce()).nonce
 
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
         """The package, or the number of rounds that have to close first. Raises as ``HandOver.begin_hand_over``."""

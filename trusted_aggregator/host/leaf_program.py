@@ -48,7 +48,10 @@ def start(config: Config, *, log: Log | None, launch: Launch) -> Running:
             undo=undo,
         )
         restore(begun.connection, {}, storage.contributions)
-        client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
+        client = Client(
+            begun.connection, AggregatorCalls.interface.reply, ended=failure,
+            crashed=lambda where: log.error("enclave_error", where=where),
+        )  # fmt: skip
         undo.callback(client.close)
         core = AggregatorCalls(client)
         parts = LeafParts(core, storage, state, log)

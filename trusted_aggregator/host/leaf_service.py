@@ -14,7 +14,7 @@ from odp.errors import ConfigurationError, Refusal, StateError
 from odp.signed.task import parse_known, task_sha256
 from odp.transport.logs import Log, short
 from odp.transport.service import servicer
-from odp.v1 import aggregator_pb2, attestation_pb2, enclave_pb2, leaf_pb2, leaf_pb2_grpc
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, attestation_pb2, leaf_pb2, leaf_pb2_grpc
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Submit
 from trusted_aggregator.host.storage import Storage
@@ -53,7 +53,9 @@ class LeafParts:
     def greet(self, nonce: bytes) -> leaf_pb2.GreetResponse:
         """Evidence for the root, and the nonce for the root's."""
         evidence = self._core.evidence(attestation_pb2.GetEvidenceRequest(nonce=nonce))
-        return leaf_pb2.GreetResponse(nonce=self._core.ask_nonce(enclave_pb2.AskNonce()).nonce, evidence=evidence)
+        return leaf_pb2.GreetResponse(
+            nonce=self._core.ask_nonce(aggregator_enclave_pb2.AskNonce()).nonce, evidence=evidence
+        )
 
     def open(self, delegation: leaf_pb2.Delegation) -> None:
         """Passes a part to the enclave, and gives it back what is stored of it."""

@@ -24,7 +24,7 @@ from odp.trust.enclave import attestation_servicer, chip_end
 from odp.trust.enclave.channel import Client
 from odp.trust.enclave.host import Launch, begin, launch_process
 from odp.trust.enclave.measurement import AGGREGATOR_ENTRY
-from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2_grpc, enclave_pb2
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, aggregator_pb2_grpc, attestation_pb2_grpc
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Status
@@ -85,7 +85,10 @@ def start(
         )
         storage.apply(restore(begun.connection, records, storage.contributions))
         populations = [key.removeprefix(POPULATION_PREFIX) for key in records if key.startswith(POPULATION_PREFIX)]
-        client = Client(begun.connection, ended=failure, crashed=lambda where: log.error("enclave_error", where=where))
+        client = Client(
+            begun.connection, AggregatorCalls.interface.reply, ended=failure,
+            crashed=lambda where: log.error("enclave_error", where=where),
+        )  # fmt: skip
         undo.callback(client.close)
         tls = config.identity(state, log, undo)
         core = AggregatorCalls(client)
@@ -183,7 +186,7 @@ def _in_this_process(noise: IntegerNoise) -> Launch:
 def _resume(core: AggregatorCalls, storage: Storage, populations: Sequence[str], log: Log) -> None:
     """Erases the files of rounds that are over, and logs the rounds that continue."""
     for name in populations:
-        signed = core.charter(enclave_pb2.AskCharter(population=name))
+        signed = core.charter(aggregator_enclave_pb2.AskCharter(population=name))
         if signed.charter:  # a death may have come between the enclave's record of it and ours
             storage.keep_charter(name, open_charter(signed).sequence, signed.SerializeToString())
     for state in core.round_states():

@@ -19,8 +19,8 @@ from odp.crypto.segments import SEGMENT_BYTES, open_segment
 from odp.errors import Busy, ConfigurationError, DiskFailed, PopulationFull, PrivacyError, StateError
 from odp.signed.task import open_task
 from odp.transport.logs import Log, short
-from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
-from odp.v1.enclave_pb2 import ChargedRound
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, common_pb2, stored_release_pb2
+from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import RoundState
@@ -72,7 +72,7 @@ class HostedRounds:
             survivors = half.survivors(key)
             if survivors is not None:
                 self._core.announce(
-                    enclave_pb2.AnnounceSurvivors(
+                    aggregator_enclave_pb2.AnnounceSurvivors(
                         task_sha256=key[0], round=key[1], clients=survivors.clients, set_sha256=survivors.set_sha256
                     )
                 )
@@ -102,9 +102,9 @@ class HostedRounds:
         size = common_pb2.Release.FromString(release.release).values_bytes
         return _opened_pieces(release.values_key, self._storage.pieces(stored), -(-size // SEGMENT_BYTES))
 
-    def _opened(self, order: bytes, stored: bytes) -> enclave_pb2.StoredRelease:
-        released = self._core.release(enclave_pb2.ReleaseRound(order=order, stored=stored))
-        return enclave_pb2.StoredRelease.FromString(released.signed_release)
+    def _opened(self, order: bytes, stored: bytes) -> stored_release_pb2.StoredRelease:
+        released = self._core.release(aggregator_enclave_pb2.ReleaseRound(order=order, stored=stored))
+        return stored_release_pb2.StoredRelease.FromString(released.signed_release)
 
     def _seal(self, order: bytes, charged: ChargedRound, half: HostHalf, survivors: Survivors | None) -> None:
         task, number = charged.task_sha256, charged.round
@@ -121,7 +121,7 @@ class HostedRounds:
         noise, stream = (self._storage.record(key(task, number)) for key in (noise_key, stream_key))
         for piece, data in enumerate(() if noise is None else self._storage.pieces(noise)):
             self._core.give_piece(
-                enclave_pb2.GivePiece(task_sha256=task, round=number, record=noise, number=piece, data=data)
+                aggregator_enclave_pb2.GivePiece(task_sha256=task, round=number, record=noise, number=piece, data=data)
             )
         sealed = self._core.seal_release(wire.seal_release(order, noise, stream, host_sum))
         self._changes.settle(sealed.records)

@@ -28,11 +28,11 @@ from odp.trust.enclave.measurement import AGGREGATOR_ENTRY
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.trust.enclave.same_chip import NONCE_BYTES
 from odp.v1 import (
+    aggregator_enclave_pb2,
     aggregator_pb2,
     aggregator_pb2_grpc,
     attestation_pb2,
     attestation_pb2_grpc,
-    enclave_pb2,
     hand_over_pb2,
     population_pb2,
 )
@@ -242,9 +242,9 @@ def upgrade(
                 storage.keep_charter(handed.population, open_charter(charter).sequence, charter.SerializeToString())
         _keep(folder, history)
         storage.apply(writes)
-        client = Client(begun.connection, ended=lambda error: None)
+        client = Client(begun.connection, AggregatorCalls.interface.reply, ended=lambda error: None)
         undo.callback(client.close)
-        AggregatorCalls(client).commit(enclave_pb2.CommitWrites())
+        AggregatorCalls(client).commit(aggregator_enclave_pb2.CommitWrites())
         try:
             predecessor.nonce()  # it erases what it gave away, if it still runs
         except ServiceError as error:

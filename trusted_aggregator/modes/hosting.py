@@ -15,7 +15,7 @@ from odp.crypto.roster import read_roster
 from odp.errors import Refusal
 from odp.transport.logs import Log
 from odp.v1 import aggregator_pb2, secagg_service_pb2_grpc
-from odp.v1.enclave_pb2 import ChargedRound
+from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Refused, RoundState, Status
 from trusted_aggregator.modes.enclave.host_half import EnclaveHost

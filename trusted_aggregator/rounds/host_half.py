@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from odp.v1 import aggregator_pb2
-from odp.v1.enclave_pb2 import ChargedRound
+from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary.interface import HostSum, RoundState, Submit
 
 #: (task_sha256, round)

@@ -1,8 +1,8 @@
 """The socket between an enclave and its host: frames, the host's client, the enclave's loop.
 
 A frame is a header of 12 bytes, the length of the payload (4) and the number of the call (8), big-endian, then the
-payload: an ``EnclaveRequest`` or an ``EnclaveReply``. Calls are pipelined: any number may be under way, answers come in
-any order.
+payload: a request or a reply of the enclave's ``Interface`` (``calls``). Calls are pipelined: any number may be under
+way, answers come in any order.
 
 The host is the attacker. What it sends is bounded, parsed and checked inside the enclave; whatever a frame holds, the
 answer is one failure of a closed set, and the loop goes on. Only a frame that cannot be told from the next (too long,
@@ -21,8 +21,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.signing import SignatureError
@@ -48,13 +49,13 @@ _READ_BYTES = 2**18
 _SMALL_BYTES = 2**16
 _LONG_BYTES = 2**20
 
-Handler = Callable[[EnclaveRequest], EnclaveReply | None]
-ManyHandler = Callable[[Sequence[EnclaveRequest]], Sequence[EnclaveReply | Exception]]
+Handler = Callable[[Any], Message | None]
+ManyHandler = Callable[[Sequence[Any]], Sequence[Message | Exception]]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """An ``EnclaveRequest`` that is encoded already, in ``pieces`` that follow each other; ``call`` is its kind."""
+    """A request that is encoded already, in ``pieces`` that follow each other; ``call`` is its kind."""
 
     call: str
     pieces: Sequence[bytes]
@@ -69,7 +70,7 @@ class Connection:
         self._reader = opened.makefile("rb", buffering=_READ_BYTES)
         self._sending = threading.Lock()
 
-    def send(self, number: int, message: EnclaveRequest | EnclaveReply | Encoded) -> None:
+    def send(self, number: int, message: Message | Encoded) -> None:
         """Sends one frame.
 
         Raises:
@@ -178,6 +179,7 @@ class Client:
 
     Args:
         connection: the host's end; taken over.
+        replies: the message of the enclave's replies.
         ended: called once when the enclave is gone, unless ``close`` asked for that: the program has to stop.
         crashed: a callback with the place in the code of an unforeseen error; the enclave continues.
         seconds: the longest time of one call; by default as long as its kind may take.
@@ -187,6 +189,7 @@ class Client:
     def __init__(
         self,
         connection: Connection,
+        replies: type[Message],
         *,
         ended: Callable[[StateError], None],
         crashed: Callable[[str], None] = lambda where: None,
@@ -194,13 +197,13 @@ class Client:
         ping: float = PING_SECONDS,
         pong: float = PONG_SECONDS,
     ) -> None:
-        self._connection = connection
+        self._connection, self._replies = connection, replies
         self._tell_ended = ended
         self._tell_crashed = crashed
         self._seconds = seconds
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._pending: dict[int, Callable[[EnclaveReply | Exception], None]] = {}
+        self._pending: dict[int, Callable[[Any], None]] = {}
         self._closing = False
         self._error: StateError | None = None
         self._over = threading.Event()
@@ -211,8 +214,8 @@ class Client:
         threading.Thread(target=self._ping, args=(ping,), name="enclave-ping", daemon=True).start()
         threading.Thread(target=self._watch, args=(ping + pong,), name="enclave-watch", daemon=True).start()
 
-    def call(self, request: EnclaveRequest | Encoded) -> EnclaveReply:
-        """The enclave's answer.
+    def call(self, request: Message | Encoded) -> Any:
+        """The enclave's reply.
 
         Raises:
             OdpError, EnclaveCrash: what the enclave raised.
@@ -220,9 +223,9 @@ class Client:
         """
         answered = threading.Lock()
         answered.acquire()
-        found: list[EnclaveReply | Exception] = []
+        found: list[Any] = []
 
-        def done(answer: EnclaveReply | Exception) -> None:
+        def done(answer: Any) -> None:
             found.append(answer)
             answered.release()
 
@@ -238,7 +241,7 @@ class Client:
             raise found[0]
         return found[0]
 
-    def send(self, request: EnclaveRequest | Encoded, done: Callable[[EnclaveReply | Exception], None]) -> None:
+    def send(self, request: Message | Encoded, done: Callable[[Any], None]) -> None:
         """Sends a request; ``done`` gets the answer or the error, once, in the thread that reads the socket."""
         number = next(self._numbers)
         with self._lock:
@@ -256,7 +259,7 @@ class Client:
         if error is not None:
             done(error)
 
-    def post(self, request: EnclaveRequest) -> None:
+    def post(self, request: Message) -> None:
         """Sends a request without an answer. Raises StateError if the enclave has ended."""
         if self._error is not None:
             raise self._error
@@ -278,7 +281,7 @@ class Client:
             while (frame := self._connection.receive()) is not None:
                 self._heard = time.monotonic()
                 number, payload = frame
-                reply = EnclaveReply.FromString(payload)
+                reply: Any = self._replies.FromString(payload)
                 with self._lock:
                     done = self._pending.pop(number, None)
                 if done is None:
@@ -342,7 +345,7 @@ class Route:
     lane: str | None
     handle: Handler
     #: Handles a long request as it came, without parsing: a parsed field is a copy, and each access makes another.
-    handle_long: Callable[[bytes], EnclaveReply] | None = None
+    handle_long: Callable[[bytes], Message] | None = None
 
 
 @dataclass(frozen=True)
@@ -361,11 +364,11 @@ class _Lane:
 
     def __init__(self, name: str, connection: Connection) -> None:
         self._connection = connection
-        self._waiting: queue.SimpleQueue[tuple[int, Handler, EnclaveRequest]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[int, Handler, Message]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, number: int, handle: Handler, request: EnclaveRequest) -> None:
+    def put(self, number: int, handle: Handler, request: Message) -> None:
         self._waiting.put((number, handle, request))
 
     def _run(self) -> None:
@@ -381,11 +384,11 @@ class _BatchLane:
     def __init__(self, name: str, connection: Connection, route: BatchRoute) -> None:
         self._connection = connection
         self._route = route
-        self._waiting: queue.SimpleQueue[tuple[int, EnclaveRequest]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, number: int, request: EnclaveRequest) -> None:
+    def put(self, number: int, request: Message) -> None:
         self._waiting.put((number, request))
 
     def _run(self) -> None:
@@ -395,7 +398,7 @@ class _BatchLane:
                 while len(taken) < self._route.most:
                     taken.append(self._waiting.get_nowait())
             requests = [request for _, request in taken]
-            answers: Sequence[EnclaveReply | Exception]
+            answers: Sequence[Message | Exception]
             try:
                 answers = self._route.handle(requests)
             except Exception as error:
@@ -405,8 +408,8 @@ class _BatchLane:
                     return
 
 
-def serve(connection: Connection, routes: Mapping[str, Route | BatchRoute]) -> None:
-    """Answers requests until the host closes the socket; ``routes`` maps the fields of ``EnclaveRequest.call``.
+def serve(connection: Connection, requests: type[Message], routes: Mapping[str, Route | BatchRoute]) -> None:
+    """Answers messages of the type ``requests`` until the host closes the socket; ``routes`` maps their fields.
 
     Requests of one lane are handled in the order in which they came. Threads that still work when this returns are
     daemons: the process may end.
@@ -419,19 +422,19 @@ def serve(connection: Connection, routes: Mapping[str, Route | BatchRoute]) -> N
     batches = {
         name: _BatchLane(name, connection, route) for name, route in routes.items() if isinstance(route, BatchRoute)
     }
-    numbers = EnclaveRequest.DESCRIPTOR.fields_by_name
+    numbers = requests.DESCRIPTOR.fields_by_name
     long = {numbers[name].number: route for name, route in routes.items() if isinstance(route, Route)}
     while (frame := connection.receive()) is not None:
         number, payload = frame
         # A message begins with the number of its first field, which has 5 bits.
         begun = long.get(payload[0] >> 3) if len(payload) > _LONG_BYTES and payload[0] < 0x80 else None
         if begun is not None and begun.lane is not None and begun.handle_long is not None:
-            lanes[begun.lane].put(number, functools.partial(_handle_long, begun.handle_long, payload), EnclaveRequest())
+            lanes[begun.lane].put(number, functools.partial(_handle_long, begun.handle_long, payload), requests())
             continue
         try:
-            request = EnclaveRequest.FromString(payload)
+            request = requests.FromString(payload)
         except DecodeError:
-            request = EnclaveRequest()
+            request = requests()
         route = routes.get(request.WhichOneof("call") or "")
         if route is None:
             route = _ALIVE if request.WhichOneof("call") == "ping" else _UNKNOWN
@@ -443,7 +446,7 @@ def serve(connection: Connection, routes: Mapping[str, Route | BatchRoute]) -> N
             return
 
 
-def _answer(connection: Connection, number: int, handle: Handler, request: EnclaveRequest) -> bool:
+def _answer(connection: Connection, number: int, handle: Handler, request: Message) -> bool:
     """Handles one request; False if the host has ended."""
     try:
         reply = handle(request)
@@ -460,23 +463,21 @@ def _answer(connection: Connection, number: int, handle: Handler, request: Encla
     return True
 
 
-def _handle_long(
-    handle: Callable[[bytes], EnclaveReply], payload: bytes, _request: EnclaveRequest
-) -> EnclaveReply | None:
+def _handle_long(handle: Callable[[bytes], Message], payload: bytes, _request: Message) -> Message | None:
     return handle(payload)
 
 
-def _given(answer: EnclaveReply | Exception, _request: EnclaveRequest) -> EnclaveReply:
+def _given(answer: Message | Exception, _request: Message) -> Message:
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-def _refuse(_request: EnclaveRequest) -> EnclaveReply:
+def _refuse(_request: Message) -> Message:
     raise ConfigurationError("the enclave takes no such request")
 
 
-def _alive(_request: EnclaveRequest) -> EnclaveReply:
+def _alive(_request: Message) -> Message:
     return EnclaveReply(done=Done())
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import Any, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from odp.crypto.hpke import DecryptionError
 from odp.errors import OdpError, StateError
@@ -28,28 +29,33 @@ from odp.v1.enclave_pb2 import EnclaveReply, EnclaveRequest, EnclaveStart, Ready
 
 _ATTEMPTS = 3
 
+Request = TypeVar("Request", bound=Message)
 
-def expect(connection: Connection, *fields: str) -> EnclaveRequest:
-    """Inside the enclave: the host's next message, which has to be of a kind in ``fields``.
+
+def expect(connection: Connection, requests: type[Request], *fields: str) -> Request:
+    """Inside the enclave: the host's next message, of the type ``requests``, which has to be of a kind in ``fields``.
 
     Raises:
         StateError: it is another one, or the host is gone.
     """
     frame = connection.receive()
     try:
-        request = EnclaveRequest.FromString(frame[1]) if frame is not None else EnclaveRequest()
+        request = requests.FromString(frame[1]) if frame is not None else requests()
     except DecodeError:
-        request = EnclaveRequest()
+        request = requests()
     if request.WhichOneof("call") not in fields:
         raise StateError(f"the host did not send the expected {fields[0]!r}; start the program again")
     return request
 
 
-def answered(connection: Connection) -> EnclaveReply:
-    """At the host: the enclave's next message. Raises the enclave's error, or StateError if it has ended."""
+def answered(connection: Connection, replies: type[Message] = EnclaveReply) -> Any:
+    """At the host: the enclave's next message, of the type ``replies``.
+
+    Raises the enclave's error, or StateError if it has ended.
+    """
     frame = connection.receive()
     try:
-        reply = EnclaveReply.FromString(frame[1]) if frame is not None else None
+        reply: Any = replies.FromString(frame[1]) if frame is not None else None
     except DecodeError:
         reply = None
     if reply is None or reply.WhichOneof("answer") is None:
@@ -77,7 +83,7 @@ def begin(connection: Connection, guest: Guest, finish: Callable[[EnclaveIdentit
 
 def _identity(connection: Connection, guest: Guest) -> EnclaveIdentity:
     for _ in range(_ATTEMPTS):
-        given = expect(connection, "start").start.sealed_keys
+        given = expect(connection, EnclaveRequest, "start").start.sealed_keys
         try:
             identity, sealed = EnclaveIdentity.restore_or_create(guest=guest, sealed=given or None)
         except DecryptionError as error:
@@ -88,7 +94,7 @@ def _identity(connection: Connection, guest: Guest) -> EnclaveIdentity:
     raise StateError("the host repeatedly sent sealed keys of another enclave")
 
 
-def evidence_reply(identity: EnclaveIdentity, request: EnclaveRequest) -> EnclaveReply:
+def evidence_reply(identity: EnclaveIdentity, request: Any) -> EnclaveReply:
     """Inside the enclave: fresh evidence over the caller's nonce."""
     found = identity.evidence(request.evidence.nonce)
     return EnclaveReply(evidence=GetEvidenceResponse(token=found.token, policy=found.policy, event_log=found.event_log))
@@ -102,7 +108,8 @@ def start(connection: Connection, sealed_keys: bytes | None) -> bytes:
         StateError: the enclave is gone.
     """
     connection.send(0, EnclaveRequest(start=EnclaveStart(sealed_keys=sealed_keys or b"")))
-    return answered(connection).started.sealed_keys
+    sealed: bytes = answered(connection).started.sealed_keys
+    return sealed
 
 
 def wait_ready(connection: Connection) -> None:

@@ -8,8 +8,8 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from odp.protocol.wire.long_fields import fields, split_field
+from odp.v1.aggregator_enclave_pb2 import SubmitBatch
 from odp.v1.aggregator_pb2 import Contribution, SubmitRequest
-from odp.v1.enclave_pb2 import SubmitBatch
 
 _PAYLOAD = Contribution.PAYLOAD_FIELD_NUMBER
 

@@ -29,19 +29,23 @@ from odp.trust.enclave.channel import (
     failure_of,
     serve,
 )
+from odp.v1.aggregator_enclave_pb2 import AggregatorEnclaveRequest
 from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
+from odp.v1.distributor_enclave_pb2 import AskModels, InstallModel, TableChunk
+from odp.v1.distributor_enclave_pb2 import DistributorEnclaveReply as Reply
+from odp.v1.distributor_enclave_pb2 import DistributorEnclaveRequest as Request
 from odp.v1.distributor_pb2 import SelectRequest
-from odp.v1.enclave_pb2 import AskModels, EnclaveReply, EnclaveRequest, Failure, InstallModel, TableChunk
+from odp.v1.enclave_pb2 import Failure
 
 SECONDS = 60.0
 
 
-def ask(nonce: bytes) -> EnclaveRequest:
-    return EnclaveRequest(evidence=GetEvidenceRequest(nonce=nonce))
+def ask(nonce: bytes) -> Request:
+    return Request(evidence=GetEvidenceRequest(nonce=nonce))
 
 
-def echo(request: EnclaveRequest) -> EnclaveReply:
-    return EnclaveReply(evidence=GetEvidenceResponse(policy=request.evidence.nonce))
+def echo(request: Request) -> Reply:
+    return Reply(evidence=GetEvidenceResponse(policy=request.evidence.nonce))
 
 
 @pytest.fixture
@@ -63,11 +67,13 @@ class Pair:
         self.inside = Connection(sockets[1])
         self.served = threading.Thread(target=self._serve, args=(routes,), daemon=True)
         self.served.start()
-        self.client = Client(Connection(sockets[0]), ended=self.ended.append, crashed=self.crashed.append, **settings)
+        self.client = Client(
+            Connection(sockets[0]), Reply, ended=self.ended.append, crashed=self.crashed.append, **settings
+        )
 
     def _serve(self, routes: Mapping[str, Route | BatchRoute]) -> None:
         with contextlib.suppress(StateError):
-            serve(self.inside, routes)
+            serve(self.inside, Request, routes)
 
 
 @pytest.fixture
@@ -90,13 +96,13 @@ def pair(sockets: tuple[socket.socket, socket.socket]) -> Iterator[Callable[...,
 @pytest.mark.parametrize("size", [0, 1, 2**16 - 50, 2**16, 5_000_000])
 def test_a_frame_of_any_size_arrives_whole(sockets: tuple[socket.socket, socket.socket], size: int) -> None:
     sent, received = Connection(sockets[0]), Connection(sockets[1])
-    message = EnclaveRequest(chunk=TableChunk(data=bytes(range(256)) * (size // 256) + bytes(size % 256)))
+    message = Request(chunk=TableChunk(data=bytes(range(256)) * (size // 256) + bytes(size % 256)))
     thread = threading.Thread(target=lambda: [sent.send(number, message) for number in (7, 2**64 - 1)])
     thread.start()
     for number in (7, 2**64 - 1):
         frame = received.receive()
         assert frame is not None
-        assert (frame[0], EnclaveRequest.FromString(frame[1])) == (number, message)
+        assert (frame[0], Request.FromString(frame[1])) == (number, message)
     thread.join()
 
 
@@ -142,7 +148,7 @@ def test_a_message_that_fits_no_frame_is_not_sent(
 
 
 def test_answers_reach_their_callers_whatever_the_order(pair: Callable[..., Pair]) -> None:
-    opened = pair({"evidence": Route("ask", echo), "select": Route("other", lambda _: EnclaveReply())})
+    opened = pair({"evidence": Route("ask", echo), "select": Route("other", lambda _: Reply())})
     with futures.ThreadPoolExecutor(16) as pool:
         nonces = [number.to_bytes(16, "big") for number in range(400)]
         answers = list(pool.map(lambda nonce: opened.client.call(ask(nonce)).evidence.policy, nonces))
@@ -152,13 +158,13 @@ def test_answers_reach_their_callers_whatever_the_order(pair: Callable[..., Pair
 def test_a_long_call_does_not_hold_up_another_lane(pair: Callable[..., Pair]) -> None:
     release = threading.Event()
 
-    def slow(_: EnclaveRequest) -> EnclaveReply:
+    def slow(_: Request) -> Reply:
         assert release.wait(SECONDS)
-        return EnclaveReply()
+        return Reply()
 
     opened = pair({"install": Route("change", slow), "evidence": Route("ask", echo)})
     with futures.ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(opened.client.call, EnclaveRequest(install=InstallModel()))
+        waiting = pool.submit(opened.client.call, Request(install=InstallModel()))
         assert opened.client.call(ask(b"quick")).evidence.policy == b"quick"
         assert not waiting.done()
         release.set()
@@ -172,7 +178,7 @@ class Batches:
         self.began, self.go = threading.Event(), threading.Event()
         self.sizes: list[int] = []
 
-    def __call__(self, requests: Sequence[EnclaveRequest]) -> list[EnclaveReply | Exception]:
+    def __call__(self, requests: Sequence[Request]) -> list[Reply | Exception]:
         self.sizes.append(len(requests))
         self.began.set()
         assert self.go.wait(SECONDS)
@@ -181,10 +187,10 @@ class Batches:
         ]
 
 
-def sent(pair: Pair, nonces: Sequence[bytes]) -> list[futures.Future[EnclaveReply | Exception]]:
+def sent(pair: Pair, nonces: Sequence[bytes]) -> list[futures.Future[Reply | Exception]]:
     found = []
     for nonce in nonces:
-        answer: futures.Future[EnclaveReply | Exception] = futures.Future()
+        answer: futures.Future[Reply | Exception] = futures.Future()
         pair.client.send(ask(nonce), answer.set_result)
         found.append(answer)
     return found
@@ -192,16 +198,16 @@ def sent(pair: Pair, nonces: Sequence[bytes]) -> list[futures.Future[EnclaveRepl
 
 def test_requests_that_wait_are_handled_together_and_each_gets_its_own_answer(pair: Callable[..., Pair]) -> None:
     batches = Batches()
-    opened = pair({"evidence": BatchRoute(batches, most=3), "models": Route(None, lambda _: EnclaveReply())})
+    opened = pair({"evidence": BatchRoute(batches, most=3), "models": Route(None, lambda _: Reply())})
     first = sent(opened, [b"0"])
     assert batches.began.wait(SECONDS)
     rest = sent(opened, [b"1", b"bad", b"3", b"4"])
-    opened.client.call(EnclaveRequest(models=AskModels()))  # what was sent before it was read, and waits
+    opened.client.call(Request(models=AskModels()))  # what was sent before it was read, and waits
     batches.go.set()
     answers = [answer.result(SECONDS) for answer in first + rest]
     assert batches.sizes == [1, 3, 1]
     assert [str(answer) for answer in answers if isinstance(answer, Exception)] == ["refused"]
-    assert [answer.evidence.policy for answer in answers if isinstance(answer, EnclaveReply)] == [
+    assert [answer.evidence.policy for answer in answers if isinstance(answer, Reply)] == [
         b"0",
         b"1",
         b"3",
@@ -210,7 +216,7 @@ def test_requests_that_wait_are_handled_together_and_each_gets_its_own_answer(pa
 
 
 def test_a_batch_that_fails_whole_is_an_error_of_each_and_the_enclave_goes_on(pair: Callable[..., Pair]) -> None:
-    def handle(requests: Sequence[EnclaveRequest]) -> list[EnclaveReply | Exception]:
+    def handle(requests: Sequence[Request]) -> list[Reply | Exception]:
         if any(request.evidence.nonce == b"crash" for request in requests):
             raise ValueError("secret")
         return [echo(request) for request in requests]
@@ -225,12 +231,12 @@ def test_a_batch_that_fails_whole_is_an_error_of_each_and_the_enclave_goes_on(pa
 def test_requests_of_one_lane_keep_their_order_and_a_post_is_not_answered(pair: Callable[..., Pair]) -> None:
     taken: list[bytes] = []
 
-    def take(request: EnclaveRequest) -> None:
+    def take(request: Request) -> None:
         taken.append(request.chunk.data)
 
     opened = pair({"chunk": Route(None, take), "evidence": Route(None, echo)})
     for number in range(50):
-        opened.client.post(EnclaveRequest(chunk=TableChunk(data=bytes([number]))))
+        opened.client.post(Request(chunk=TableChunk(data=bytes([number]))))
     opened.client.call(ask(b"after"))
     assert taken == [bytes([number]) for number in range(50)]
 
@@ -247,7 +253,7 @@ def test_requests_of_one_lane_keep_their_order_and_a_post_is_not_answered(pair: 
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_an_error_crosses_as_itself(pair: Callable[..., Pair], error: Exception) -> None:
-    def fail(_: EnclaveRequest) -> EnclaveReply:
+    def fail(_: Request) -> Reply:
         raise error
 
     opened = pair({"evidence": Route("ask", fail)})
@@ -264,12 +270,12 @@ def test_an_error_below_the_closed_set_crosses_as_its_nearest_class() -> None:
 
 
 def test_an_unforeseen_error_crosses_without_what_it_said_and_the_enclave_goes_on(pair: Callable[..., Pair]) -> None:
-    def rating_of_item_17(_: EnclaveRequest) -> EnclaveReply:
+    def rating_of_item_17(_: Request) -> Reply:
         raise ZeroDivisionError("rating 4.5 of item 17")
 
     opened = pair({"select": Route("ask", rating_of_item_17), "evidence": Route("ask", echo)})
     with pytest.raises(EnclaveCrash) as caught:
-        opened.client.call(EnclaveRequest(select=SelectRequest()))
+        opened.client.call(Request(select=SelectRequest()))
     assert "4.5" not in str(caught.value)
     assert str(caught.value).startswith("ZeroDivisionError in rating_of_item_17:")
     assert opened.crashed == [str(caught.value)]
@@ -286,12 +292,12 @@ def test_an_answer_that_fits_no_frame_is_an_error_of_its_call_alone(
 ) -> None:
     monkeypatch.setattr(channel, "MAX_FRAME_BYTES", 2000)
 
-    def large(_: EnclaveRequest) -> EnclaveReply:
-        return EnclaveReply(evidence=GetEvidenceResponse(policy=bytes(3000)))
+    def large(_: Request) -> Reply:
+        return Reply(evidence=GetEvidenceResponse(policy=bytes(3000)))
 
     opened = pair({"select": Route("ask", large), "evidence": Route("ask", echo)})
     with pytest.raises(ConfigurationError, match="at most 2000"):
-        opened.client.call(EnclaveRequest(select=SelectRequest()))
+        opened.client.call(Request(select=SelectRequest()))
     with pytest.raises(ConfigurationError, match="at most 2000"):
         opened.client.call(ask(bytes(3000)))
     assert opened.client.call(ask(b"on")).evidence.policy == b"on"
@@ -299,7 +305,7 @@ def test_an_answer_that_fits_no_frame_is_an_error_of_its_call_alone(
 
 def test_requests_that_the_role_does_not_know_are_refused(pair: Callable[..., Pair]) -> None:
     opened = pair({"evidence": Route("ask", echo)})
-    for request in (EnclaveRequest(), EnclaveRequest(install=InstallModel())):
+    for request in (Request(), Request(install=InstallModel())):
         with pytest.raises(ConfigurationError, match="no such request"):
             opened.client.call(request)
 
@@ -310,13 +316,13 @@ def test_requests_that_the_role_does_not_know_are_refused(pair: Callable[..., Pa
 def test_when_the_enclave_dies_every_caller_is_told_and_the_program_once(pair: Callable[..., Pair]) -> None:
     waiting, over = threading.Semaphore(0), threading.Event()
 
-    def never(_: EnclaveRequest) -> EnclaveReply:
+    def never(_: Request) -> Reply:
         waiting.release()
         over.wait(SECONDS)
-        return EnclaveReply()
+        return Reply()
 
     opened = pair({"install": Route("a", never), "select": Route("b", never)})
-    requests = [EnclaveRequest(install=InstallModel()), EnclaveRequest(select=SelectRequest())] * 3
+    requests = [Request(install=InstallModel()), Request(select=SelectRequest())] * 3
     with futures.ThreadPoolExecutor(6) as pool:
         calls = [pool.submit(opened.client.call, request) for request in requests]
         assert waiting.acquire(timeout=SECONDS)
@@ -347,9 +353,9 @@ def test_a_host_that_closes_is_not_told_that_the_enclave_died(pair: Callable[...
 def test_an_enclave_that_does_not_answer_in_time_is_taken_for_dead(pair: Callable[..., Pair]) -> None:
     stop = threading.Event()
 
-    def never(_: EnclaveRequest) -> EnclaveReply:
+    def never(_: Request) -> Reply:
         stop.wait(SECONDS)
-        return EnclaveReply()
+        return Reply()
 
     opened = pair({"evidence": Route("ask", never)}, seconds=0.05)
     with pytest.raises(StateError, match="did not answer within"):
@@ -363,8 +369,8 @@ def test_an_enclave_that_hangs_is_noticed_though_nobody_waits_with_a_deadline(
 ) -> None:
     """It reads nothing, as a stopped process: what was sent to it fills the socket, and senders wait in vain."""
     ended, answered = threading.Event(), threading.Event()
-    client = Client(Connection(sockets[0]), ended=lambda _: ended.set(), ping=0.02, pong=0.2)
-    large = EnclaveRequest(chunk=TableChunk(data=bytes(2**22)))
+    client = Client(Connection(sockets[0]), Reply, ended=lambda _: ended.set(), ping=0.02, pong=0.2)
+    large = Request(chunk=TableChunk(data=bytes(2**22)))
     threading.Thread(target=client.send, args=(large, lambda _: answered.set()), daemon=True).start()
     assert ended.wait(SECONDS)
     assert answered.wait(SECONDS)
@@ -389,7 +395,7 @@ def test_an_enclave_is_not_taken_for_dead_for_time_in_which_its_host_did_not_run
             return cls.now
 
     monkeypatch.setattr(channel, "time", Time)
-    client = Client(Connection(sockets[0]), ended=lambda _: ended.set(), ping=0.01, pong=0.03)
+    client = Client(Connection(sockets[0]), Reply, ended=lambda _: ended.set(), ping=0.01, pong=0.03)
 
     def look(times: int) -> None:
         for _ in range(times):
@@ -408,7 +414,7 @@ def test_an_enclave_that_works_for_long_shows_that_it_is_alive(pair: Callable[..
     """Its call takes longer than a sign of life may, and is answered."""
     work = threading.Event()
 
-    def slow(request: EnclaveRequest) -> EnclaveReply:
+    def slow(request: Request) -> Reply:
         work.wait(2.0)
         return echo(request)
 
@@ -420,13 +426,15 @@ def test_an_enclave_that_works_for_long_shows_that_it_is_alive(pair: Callable[..
 @pytest.mark.parametrize("call", ["open_round", "charge", "seal_release", "install"])
 def test_questions_wait_for_calls_that_compute_for_long(call: str) -> None:
     assert call in channel._LONG_CALLS
-    assert {field.name for field in EnclaveRequest.DESCRIPTOR.fields} >= channel._LONG_CALLS
+    assert {
+        field.name for kind in (AggregatorEnclaveRequest, Request) for field in kind.DESCRIPTOR.fields
+    } >= channel._LONG_CALLS
     assert channel.LONG_CALL_SECONDS <= LONG_DEADLINE < channel.CALL_SECONDS
 
 
 def test_an_enclave_that_sends_no_messages_is_taken_for_dead(sockets: tuple[socket.socket, socket.socket]) -> None:
     ended = threading.Event()
-    client = Client(Connection(sockets[0]), ended=lambda _: ended.set())
+    client = Client(Connection(sockets[0]), Reply, ended=lambda _: ended.set())
     sockets[1].sendall(struct.pack("!IQ", 3, 1) + b"\xff\xff\xff")
     assert ended.wait(SECONDS)
     client.close()
@@ -441,15 +449,15 @@ def test_whatever_a_host_sends_the_enclave_answers_or_ends(pieces: list[bytes]) 
     host, inside = socket.socketpair()
     seen: list[str] = []
 
-    def note(request: EnclaveRequest) -> EnclaveReply:
+    def note(request: Request) -> Reply:
         seen.append(request.WhichOneof("call") or "")
-        return EnclaveReply()
+        return Reply()
 
     with host, inside:
         host.sendall(b"".join(pieces))
         host.shutdown(socket.SHUT_WR)
         with contextlib.suppress(StateError):
-            serve(Connection(inside), {"evidence": Route(None, note), "chunk": Route(None, note)})
+            serve(Connection(inside), Request, {"evidence": Route(None, note), "chunk": Route(None, note)})
     assert set(seen) <= {"evidence", "chunk"}
 
 

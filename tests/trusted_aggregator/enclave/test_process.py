@@ -33,8 +33,9 @@ from odp.trust.enclave.evidence import Claims, read_token
 from odp.trust.enclave.image.built import packages_of
 from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, PLATFORM_ENTRY, measure
 from odp.trust.enclave.policy import EnclavePolicy
-from odp.v1 import aggregator_pb2, common_pb2, enclave_pb2
-from odp.v1.enclave_pb2 import EnclaveRequest
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, common_pb2, enclave_pb2
+from odp.v1.aggregator_enclave_pb2 import AggregatorEnclaveRequest
+from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Status, Submit
 from trusted_aggregator.enclave import process as enclave_process
 from trusted_aggregator.host.remote import restore
@@ -53,7 +54,7 @@ class Remote:
         world.sealed_keys = start(connection, getattr(world, "remote_keys", None))
         world.remote_keys = world.sealed_keys
         world.persist(restore(connection, world.records, lambda task, round: world.rows.get((task, round), [])))
-        self.client = Client(connection, ended=self.ended.append)
+        self.client = Client(connection, AggregatorCalls.interface.reply, ended=self.ended.append)
         world.core = EnclaveCalls(self.client)
         token = world.core.evidence(bytes(32)).token
         self.signing_key = Claims.from_json(read_token(token).claims).signing_key
@@ -211,7 +212,7 @@ class TestHostile:
         assert not thread.is_alive()
 
     def test_calls_before_the_start_are_refused_and_end_the_enclave(self, raw):
-        raw.send(1, EnclaveRequest(rounds=enclave_pb2.AskRounds()))
+        raw.send(1, AggregatorEnclaveRequest(rounds=aggregator_enclave_pb2.AskRounds()))
         with pytest.raises(StateError, match="'start'"):
             answered(raw)
 
@@ -230,12 +231,12 @@ class TestHostile:
 
     def test_a_start_that_is_broken_off_leaves_nothing_behind(self, raw):
         start(raw, None)
-        raw.send(0, EnclaveRequest(records=enclave_pb2.SealedRecords()))
+        raw.send(0, AggregatorEnclaveRequest(records=aggregator_enclave_pb2.SealedRecords()))
 
     def test_orders_keys_and_batches_of_any_form_get_an_answer(self, raw):
         start(raw, None)
         restore(raw, {}, lambda task, round: [])
-        client = Client(raw, ended=lambda error: None)
+        client = Client(raw, AggregatorCalls.interface.reply, ended=lambda error: None)
         core = EnclaveCalls(client)
         for order in (b"", b"\xff" * 10, bytes(1000)):
             for call in (lambda order=order: core.charge(order, b""), lambda order=order: core.seal_release(order)):
@@ -251,11 +252,11 @@ class TestHostile:
             core.submit_batch([odd] * 5000)
         long = Submit(b"?", 2**32 - 1, bytes(2**20 + 1), bytes(32))
         assert core.submit_batch([long, odd, long]) == [(Refusal.WRONG_TASK, b"")] * 3
-        call = EnclaveRequest.SUBMIT_FIELD_NUMBER << 3 | 2
+        call = AggregatorEnclaveRequest.SUBMIT_FIELD_NUMBER << 3 | 2
         for pieces in ([bytes([call]), bytes(2**20)], [bytes([call, 1]), bytes(2**20)], [bytes([call]) * (2**20 + 1)]):
             with pytest.raises(ConfigurationError, match="not a batch of contributions"):
                 client.call(Encoded("submit", pieces))
-        for late in (EnclaveRequest(start=enclave_pb2.EnclaveStart()), EnclaveRequest()):
+        for late in (AggregatorEnclaveRequest(start=enclave_pb2.EnclaveStart()), AggregatorEnclaveRequest()):
             with pytest.raises(ConfigurationError, match="no such request"):
                 client.call(late)
         client.close()
@@ -263,7 +264,9 @@ class TestHostile:
     def test_the_host_takes_no_answer_of_another_length(self):
         class Liar:
             def call(self, request):
-                return enclave_pb2.EnclaveReply(submitted=enclave_pb2.SubmittedBatch(refusals=b"\0\0"))
+                return aggregator_enclave_pb2.AggregatorEnclaveReply(
+                    submitted=aggregator_enclave_pb2.SubmittedBatch(refusals=b"\0\0")
+                )
 
         with pytest.raises(StateError, match="another number"):
             EnclaveCalls(Liar()).submit_batch([aggregator_pb2.SubmitRequest()])

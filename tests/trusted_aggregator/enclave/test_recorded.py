@@ -28,6 +28,7 @@ from odp.trust.enclave.measurement import AGGREGATOR_ENTRY
 from odp.trust.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
 from odp.trust.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
+from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import HostSum, Submit
 from trusted_aggregator.host.remote import restore
 from trusted_aggregator.state.records import SealedRecord, noise_key, release_key, stream_key
@@ -78,7 +79,7 @@ class Host:
         self._keys = start(connection, self._keys)
         self.persist(restore(connection, self.records, lambda task, round: self.rows.get((task, round), [])))
         self.ended: list[Exception] = []
-        self._client = Client(connection, ended=self.ended.append)
+        self._client = Client(connection, AggregatorCalls.interface.reply, ended=self.ended.append)
         self.core = EnclaveCalls(self._client)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from odp.errors import PrivacyError, StateError
 from odp.transport.logs import Log
-from odp.v1 import aggregator_pb2, enclave_pb2
+from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, enclave_pb2
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.rounds import HostedRounds
@@ -33,22 +33,24 @@ class Core:
     def charge(self, request):
         self.steps.append("charge")
         writes = [] if self.released else [CHARGE]
-        return enclave_pb2.ChargedRound(task_sha256=TASK, contributions=5, released=self.released, writes=writes)
+        return aggregator_enclave_pb2.ChargedRound(
+            task_sha256=TASK, contributions=5, released=self.released, writes=writes
+        )
 
     def commit(self, request):
         self.steps.append("commit")
 
     def seal_release(self, request):
         self.steps.append(f"seal {request.host_sum.sum.decode() or 'alone'}")
-        return enclave_pb2.RecordWrites(records=[] if self.released else [RELEASE])
+        return aggregator_enclave_pb2.RecordWrites(records=[] if self.released else [RELEASE])
 
     def give_up(self, request):
         self.steps.append("give up")
-        return enclave_pb2.RecordWrites(records=[VOID])
+        return aggregator_enclave_pb2.RecordWrites(records=[VOID])
 
     def release(self, request):
         self.steps.append("release")
-        return enclave_pb2.ReleasedRound()
+        return aggregator_enclave_pb2.ReleasedRound()
 
 
 class Storage:

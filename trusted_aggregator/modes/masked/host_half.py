@@ -15,7 +15,7 @@ import numpy as np
 from odp.crypto.secure_aggregation.masked import DIGEST_BYTES, set_sha256
 from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
-from odp.v1.enclave_pb2 import AskHostParts, ChargedRound
+from odp.v1.aggregator_enclave_pb2 import AskHostParts, ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import HostSum, Refused, Submit
 from trusted_aggregator.modes.enclave.host_half import EnclaveHost

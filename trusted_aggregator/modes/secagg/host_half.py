@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from odp.v1 import aggregator_pb2
-from odp.v1.enclave_pb2 import ChargedRound
+from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import HostSum, RoundState, Status
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds, kept

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from odp.errors import Refusal
 from odp.v1 import aggregator_pb2
-from odp.v1.enclave_pb2 import ChargedRound
+from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Refused, RoundState, Status
 from trusted_aggregator.boundary.orders import ordered
