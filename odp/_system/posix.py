@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from odp.errors import ConfigurationError
 
-__all__ = ["fcntl", "require_linux", "resource"]
+__all__ = ["fcntl", "require_linux", "require_posix", "resource"]
 
 
 def require_linux(what: str) -> None:
@@ -20,6 +20,12 @@ def require_linux(what: str) -> None:
             f"{what} needs Linux, whose kernel walls the enclaves in (this is {sys.platform}). Simulation and the "
             "commands of developers work here; run services in a Linux machine, a container or WSL 2"
         )
+
+
+def require_posix(what: str) -> None:
+    """Raises ConfigurationError on Windows; ``what`` is the command."""
+    if sys.platform == "win32":
+        raise ConfigurationError(f"{what} needs Linux or macOS; in Windows it runs in WSL 2")
 
 
 class _Missing:

@@ -40,11 +40,10 @@ def build(
         for entry, name in FILES.items():
             write(entry, packages_of(entry), output / name)
             digests[name] = image_of(output / name).digest
+            if not json_output:
+                print_text(f"{output / name}  {digests[name]}")
     if json_output:
         print_json(digests)
-        return
-    for name, digest in digests.items():
-        print_text(f"{output / name}  {digest}")
 
 
 def show(
@@ -54,6 +53,9 @@ def show(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what an image is made of: its modules with their lines, its libraries, and what changed to another one."""
+    from odp._system.posix import require_posix
+
+    require_posix("odp enclave show")
     from odp.trust.enclave.image.listing import difference
 
     first = _listed(image)

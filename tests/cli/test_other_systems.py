@@ -58,3 +58,9 @@ def test_services_say_that_they_need_linux(tmp_path: Path, command: tuple[str, .
     if done.returncode == 1:
         assert "needs Linux" in done.stderr
         assert "Simulation and the commands of developers work here" in done.stderr
+
+
+def test_the_look_at_an_image_says_where_it_runs(tmp_path: Path) -> None:
+    done = odp(tmp_path, "enclave", "show", "aggregator.image")
+    assert done.returncode == 1
+    assert done.stderr == "odp: odp enclave show needs Linux or macOS; in Windows it runs in WSL 2\n"

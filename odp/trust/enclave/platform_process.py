@@ -219,18 +219,17 @@ def _start(
             if process > 0:
                 reporting.close()
                 return process, report.readline().decode().split()
-    raise StateError("the enclave process could not be started")
+    raise StateError(f"the enclave process could not be started: {os.strerror(ctypes.get_errno()).lower()}")
 
 
 def _clone(flags: int) -> int:
-    """Forks with new namespaces: the process id, 0 in the child, or -1 if the kernel refuses."""
+    """Forks with new namespaces: the process id, 0 in the child, or -1 and ``ctypes.get_errno`` if it is refused."""
     machine = os.uname().machine
     if sys.platform != "linux" or machine not in _CLONE:
         return -1 if flags else os.fork()
     # Unlike CDLL, PyDLL keeps the interpreter's lock over the call: the child then has it too. One thread runs here.
-    return int(
-        ctypes.PyDLL(None).syscall(_CLONE[machine], ctypes.c_ulong(flags | _UNTRACED | signal.SIGCHLD), 0, 0, 0, 0)
-    )
+    libc = ctypes.PyDLL(None, use_errno=True)
+    return int(libc.syscall(_CLONE[machine], ctypes.c_ulong(flags | _UNTRACED | signal.SIGCHLD), 0, 0, 0, 0))
 
 
 def _text(call: dict[str, Any], name: str) -> str:

@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from odp.errors import ConfigurationError, StateError
+from odp.transport import observing
 from odp.trust.enclave.image import built as cache
 from odp.trust.enclave.image.built import built, image_of
 
@@ -39,22 +41,25 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Builds:
-    """Calls of ``built`` for the package."""
+    """Calls of ``built`` for the package; ``number`` counts builds that the log announced."""
 
     def __init__(self) -> None:
         self.number = 0
 
     def __call__(self) -> Path:
-        return built(ENTRY, ["cached_enclave"], building=self._count)
+        return built(ENTRY, ["cached_enclave"])
 
-    def _count(self, entry: str) -> None:
-        assert entry == ENTRY
-        self.number += 1
+    def count(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        if event == "image_is_built":
+            assert fields["entry"] == ENTRY
+            self.number += 1
 
 
 @pytest.fixture
-def build(package: Path) -> Builds:
-    return Builds()
+def build(package: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
+    builds = Builds()
+    monkeypatch.setattr(observing, "logged", builds.count)
+    return builds
 
 
 def test_an_image_is_built_once(build: Builds) -> None:

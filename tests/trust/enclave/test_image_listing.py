@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import marshal
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,20 @@ def test_a_difference_names_what_was_added_removed_and_changed(tmp_path: Path) -
         new = listing(file)
     changes = difference(old, new)
     assert (changes.added, changes.removed, changes.changed) == (("module new",), ("module gone",), ("module first",))
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+from odp.trust.enclave.image.building import compiled
+from odp.trust.enclave.image.lines import line_counts
+assert line_counts([compiled(b"x = 1", "x.py")]) == [1]
+"""
+
+
+def test_lines_are_counted_where_a_lower_limit_of_memory_holds_already() -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 HUGE_TUPLE = b"(" + (2**31 - 1).to_bytes(4, "little")

@@ -55,6 +55,29 @@ def test_r441_a_file_that_was_edited_after_its_installation_is_refused(install: 
         recorded.read(module)
 
 
+def test_r441_a_shared_object_below_a_link_is_compared_too_by_the_path_that_a_process_shows(
+    install: Install, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "top.libs").symlink_to(elsewhere)
+    loaded, extra, other = (elsewhere / name for name in ("libtop.so", "libextra.so", "libtop.txt"))
+    for path in (loaded, extra, other):
+        path.write_bytes(b"machine code")
+    digest = base64.urlsafe_b64encode(hashlib.sha256(b"machine code").digest()).decode().rstrip("=")
+    install("top_library", also=f"top.libs/libtop.so,sha256={digest},12\n")
+    recorded = Recorded(("top-library",))
+    assert recorded.holds(loaded)
+    assert recorded.read(loaded) == b"machine code"
+    loaded.write_bytes(b"other code")
+    with pytest.raises(ConfigurationError, match="is not the file that top-library"):
+        recorded.read(loaded)
+    assert recorded.holds(extra)
+    with pytest.raises(ConfigurationError, match="no library of an enclave installed it"):
+        recorded.read(extra)
+    assert not recorded.holds(tmp_path.parent / "libc.so.6")
+
+
 def test_a_file_that_is_gone_is_refused(install: Install) -> None:
     module = install("top_library")
     module.unlink()

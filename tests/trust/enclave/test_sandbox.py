@@ -11,6 +11,7 @@ import pytest
 from trust.enclave.conftest import Hostile
 
 from odp._system.sandbox import kernel
+from odp.errors import StateError
 from odp.trust.enclave import launcher, sandbox
 from odp.trust.enclave.registers import read
 
@@ -174,3 +175,23 @@ def test_where_the_kernel_refuses_namespaces_the_enclave_starts_without_them_and
     if "seccomp" in hostile.enclave.restrictions:
         assert hostile.ask("open file") == "EPERM"
         assert hostile.ask("signal", pid=hostile.enclave.platform_pid) == "EPERM"
+
+
+FORBIDDEN = """
+import errno, sys
+from odp.trust.enclave import platform_process
+def clone(flags):
+    platform_process.ctypes.set_errno(errno.EAGAIN)
+    return -1
+platform_process._clone = clone
+control, channel, image = map(int, sys.argv[1:4])
+platform_process.main(names=(), control=control, channel=channel, image=image)
+"""
+
+
+def test_where_the_kernel_starts_no_further_process_its_reason_is_named(
+    start: Callable[..., Hostile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_PLATFORM", ("-P", "-c", FORBIDDEN))
+    with pytest.raises(StateError, match="could not be started: resource temporarily unavailable"):
+        start()

@@ -85,8 +85,8 @@ class Builder:
         yield Blob("base", "dynamic-loader", "ld.so", _bytes(self._needed.loader))
         yield Blob("base", "program", "python", _bytes(self._program))
         for name, library in self._needed.libraries.items():
-            inside = any(library.is_relative_to(folder) for folder in self._recorded.folders)
-            yield Blob("base", "library", name, self._recorded.read(library) if inside else _bytes(library))
+            read = self._recorded.read if self._recorded.holds(library) else _bytes
+            yield Blob("base", "library", name, read(library))
         yield Blob("base", "start", "start.zip", self._start())
         yield Blob("base", "versions", "versions", self._versions())
         yield Blob("code", "entry", self._entry, b"")
@@ -99,11 +99,8 @@ class Builder:
                 raise ConfigurationError(f"Cannot build an image with {path}: it lies outside of {folder}")
             return _bytes(path)
         # Where libraries lie inside of the standard library's folder, they are no part of it.
-        if not any(path.is_relative_to(folder) for folder in self._recorded.folders) and any(
-            path.is_relative_to(folder) for folder in self._standard
-        ):
-            return _bytes(path)
-        return self._recorded.read(path)
+        standard = any(path.is_relative_to(folder) for folder in self._standard) and not self._recorded.holds(path)
+        return _bytes(path) if standard else self._recorded.read(path)
 
     def _versions(self) -> bytes:
         owners = {self._recorded.owner(Path(path)) for path in self._contents.sources.values()} - {""}

@@ -12,12 +12,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from odp.errors import ConfigurationError, StateError
 from odp.transport import owner_files
+from odp.transport.logs import Log
 from odp.trust.enclave.image.parts import Image, open_image, written
 from odp.trust.enclave.image.places import package_folder
 from odp.trust.enclave.image.recorded import installed
@@ -34,13 +35,14 @@ def packages_of(entry: str) -> tuple[str, ...]:
     return tuple(sorted({"odp", entry.partition(".")[0]}))
 
 
-def built(entry: str, packages: Sequence[str] = (), *, building: Callable[[str], None] | None = None) -> Path:
+def built(entry: str, packages: Sequence[str] = ()) -> Path:
     """The file of this installation's image that starts with the module ``entry``; built where it is not there.
+
+    A build takes some five seconds, and the log says so before.
 
     Args:
         entry: import name of the entry module.
         packages: import packages of its own code; default: ``packages_of(entry)``.
-        building: called with ``entry`` before a build, which takes some five seconds.
 
     Raises:
         ConfigurationError: it cannot be built: something is not installed, or not as it was installed.
@@ -55,8 +57,7 @@ def built(entry: str, packages: Sequence[str] = (), *, building: Callable[[str],
         with owner_files.locked(path.with_suffix(".lock")):
             # Another program may have built it meanwhile.
             if not _is_current(path):
-                if building is not None:
-                    building(entry)
+                Log("enclave").event("image_is_built", entry=entry, takes="about 5 s, once per installation")
                 _build(entry, packages, path)
                 _drop_unused(folder)
     with contextlib.suppress(OSError):

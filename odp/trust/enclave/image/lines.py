@@ -7,9 +7,9 @@ Source: the module marshal, "not intended to be secure against erroneous or mali
 
 from __future__ import annotations
 
+import contextlib
 import json
 import marshal
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -54,8 +54,11 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _main() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (_PROCESSOR_SECONDS, _PROCESSOR_SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    import resource  # not there on Windows, where this file can be imported
+
+    for kind, most in ((resource.RLIMIT_CPU, _PROCESSOR_SECONDS), (resource.RLIMIT_AS, _MEMORY)):
+        with contextlib.suppress(ValueError):  # a lower limit holds already, or, on macOS, none can be set
+            resource.setrlimit(kind, (most, most))
     counts = []
     while length := sys.stdin.buffer.read(_LENGTH):
         module = sys.stdin.buffer.read(int.from_bytes(length, "big"))

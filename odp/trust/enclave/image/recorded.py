@@ -44,15 +44,25 @@ class Recorded:
 
     def __init__(self, requirements: Sequence[str] = REQUIREMENTS) -> None:
         self._files: dict[str, tuple[str, str]] = {}
-        folders = set()
+        folders, linked = set(), set()
         for name, distribution in sorted(_closure(requirements).items()):
             folder = Path(str(distribution.locate_file(""))).resolve()
             folders.add(str(folder))
             owner = f"{name} {distribution.version}"
             for relative, recorded in _listed(name, distribution):
-                self._files[str(folder / relative)] = (owner, recorded)
+                path = folder / relative
+                self._files[str(path)] = (owner, recorded)
+                if ".so" in path.name:  # the kernel names what a process has mapped by its path without links
+                    self._files[str(path.resolve())] = (owner, recorded)
+                    if path.parent.resolve() != path.parent:
+                        linked.add(str(path.parent.resolve()))
         #: The folders that they are imported from.
         self.folders = tuple(sorted(folders))
+        self._places = (*self.folders, *sorted(linked))
+
+    def holds(self, path: Path) -> bool:
+        """Whether a file lies where libraries are installed, also through links: then it has to be recorded."""
+        return str(path) in self._files or any(path.is_relative_to(place) for place in self._places)
 
     def read(self, path: Path) -> bytes:
         """The bytes of a file.
