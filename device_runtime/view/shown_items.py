@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from odp.datasets.item_titles import ItemTitles, NamedItems
+from odp.datasets.item_texts import ItemTitles, NamedItems
 from odp.numerics.arrays import Float64Array
 from odp.protocol.catalogues.catalogue import Catalogue
 from odp.v1 import common_pb2
@@ -93,7 +93,7 @@ def write_lines(lines: Sequence[str]) -> None:
 def titles_of(
     titles: Path | str | None, definition: common_pb2.TaskDefinition, catalogue: Catalogue | None
 ) -> NamedItems | None:
-    """The titles of a model's items, of a file; None without one. Raises DataError as ``odp.datasets.item_titles``."""
+    """The titles of a model's items, of a file; None without one. Raises DataError as ``odp.datasets.item_texts``."""
     if titles is None:
         return None
     keys = None if catalogue is None else catalogue.keys

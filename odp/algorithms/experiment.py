@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from odp.algorithms.choices import TrainingTask
-    from odp.datasets.time_cut import TimeCut
+    from odp.datasets.splitting import TimeCut
     from odp.protocol.catalogues.catalogue import Catalogue
 
 Metrics = Mapping[str, Any]
@@ -77,7 +77,7 @@ class NamedData:
 
     def cut_notes(self, split: Split) -> list[str]:
         """What has to be said of a split in time, a line each; nothing of another."""
-        from odp.datasets.time_cut import only_tested
+        from odp.datasets.splitting import only_tested
 
         return [] if self.cut is None else self.cut.notes(self.ratings, only_tested(split))
 

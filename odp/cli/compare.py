@@ -58,8 +58,7 @@ def compare(
     """
     from odp import _validate
     from odp.algorithms.experiment import NamedData
-    from odp.datasets.splitting import time_split
-    from odp.datasets.time_cut import TimeCut
+    from odp.datasets.splitting import TimeCut, time_split
     from odp.errors import ConfigurationError
     from odp.research.simulation.comparing import TUNED, chosen_rows, comparison_rows, draw_comparison
     from odp.research.simulation.comparing import compare as run

@@ -18,7 +18,7 @@ from odp.cli.recommended import listed, notes_of, table_of
 if TYPE_CHECKING:
     from device_runtime import Recommendation
     from odp.datasets import Ratings
-    from odp.datasets.item_titles import NamedItems
+    from odp.datasets.item_texts import NamedItems
     from odp.models.example_columns import ExampleColumns
 
 _SWITCH_SECONDS = 5e-4
@@ -254,7 +254,7 @@ def recommend(
     )
     from device_runtime import Services as Clients
     from device_runtime import recommend as best_items
-    from odp.datasets.item_titles import ItemTitles
+    from odp.datasets.item_texts import ItemTitles
     from odp.errors import ConfigurationError
     from odp.models.side_prior import SidePrior
     from odp.trust.enclave.reference_values import ReferenceValues

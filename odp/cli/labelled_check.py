@@ -29,7 +29,7 @@ def is_labelled(columns: Mapping[str, Any], task: AnyTask | None) -> bool:
 
 def check_usable(data: str, columns: dict[str, Any], task: AnyTask, *, json: bool) -> int:
     """Prints what a task can use of a table, and why not all of it; returns the exit status."""
-    from odp.datasets.labelled_columns import labelled_options
+    from odp.datasets.labelled_tables import labelled_options
     from odp.errors import ConfigurationError
     from odp.models.example_tables import columns_of
     from odp.research.simulation.labelled_check import read_for, reads_examples, usable_rows
@@ -53,7 +53,7 @@ def check_usable(data: str, columns: dict[str, Any], task: AnyTask, *, json: boo
 
 def check_examples(data: str, columns: dict[str, Any], *, output: Path | None, json: bool) -> int:
     """Prints what a table holds and the task that fits it; returns the exit status."""
-    from odp.datasets.labelled_columns import labelled_options
+    from odp.datasets.labelled_tables import labelled_options
     from odp.models.example_tables import read_examples
     from odp.research.simulation.labelled_check import check_labelled
 

@@ -63,7 +63,7 @@ def retrain(
     its ratings up to the end of a month, and is tested on those of the next one.
     """
     from odp._system.files.whole_file import write_whole
-    from odp.datasets.time_cut import TimeCut
+    from odp.datasets.splitting import TimeCut
     from odp.errors import ConfigurationError, PrivacyError
     from odp.pictures.retraining import draw
     from odp.research.simulation.inputs import SIMULATION

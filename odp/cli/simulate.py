@@ -123,7 +123,7 @@ def simulate(
     from odp.algorithms.registry import starting_for
     from odp.datasets.catalogue import catalogue_keys
     from odp.datasets.examples import ExamplesSplit
-    from odp.datasets.time_cut import TimeCut, only_tested
+    from odp.datasets.splitting import TimeCut, only_tested
     from odp.errors import ConfigurationError
     from odp.research.simulation.record import plain
     from odp.tasks.task import Task

@@ -50,7 +50,7 @@ def tune(
     from rich.table import Table
 
     from odp.datasets import load
-    from odp.datasets.time_cut import TimeCut, only_tested
+    from odp.datasets.splitting import TimeCut, only_tested
     from odp.errors import ConfigurationError
     from odp.privacy.accounting import epsilon as epsilon_of
     from odp.privacy.events import Event

@@ -1,10 +1,9 @@
 """Rating and image data sets: loaders for their published forms, a generator, and a checked download."""
 
-from odp.datasets._catalog import DATASETS, DatasetSource
 from odp.datasets.catalogue import catalogue_keys, numbered_by
 from odp.datasets.drifting import Week, drifting_ratings
-from odp.datasets.fetch import fetch
-from odp.datasets.item_features import auto_features, has_item_features, item_features
+from odp.datasets.fetch import DATASETS, DatasetSource, fetch
+from odp.datasets.item_features import auto_features, has_item_features, item_features, text_columns
 from odp.datasets.item_texts import ItemTexts
 from odp.datasets.mnist import Images, load_mnist
 from odp.datasets.monthly import Month, monthly_ratings
@@ -12,7 +11,6 @@ from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.registry import load, load_split
 from odp.datasets.splitting import permutation_split, random_split, time_split
 from odp.datasets.synthetic import synthetic_movielens
-from odp.datasets.text_columns import text_columns
 
 __all__ = [
     "DATASETS",

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.datasets.id_columns import id_texts, value_texts
-from odp.datasets.quoting import Quoting, record_lines
+from odp.datasets.ids import id_texts, value_texts
 from odp.datasets.raw_table import Broken, C, Kind, RawTable, arrow
 from odp.datasets.text_source import UTF8, TextSource, opened
+from odp.datasets.text_tables import Quoting, record_lines
 from odp.errors import DataError
 
 #: Of what may be text or numbers.

@@ -32,8 +32,7 @@ import numpy as np
 
 from odp.datasets import _parsing
 from odp.datasets.columns import Columns, OnError
-from odp.datasets.id_columns import decoded
-from odp.datasets.ids import in_order
+from odp.datasets.ids import decoded, in_order
 from odp.datasets.ratings import Ratings
 from odp.datasets.raw_table import Kind
 from odp.datasets.repeats import Repeats

@@ -20,8 +20,7 @@ from odp.datasets import ratings_files
 from odp.datasets._check import checked, index_array, value_array
 from odp.datasets.columns import ANY_VALUE, Columns
 from odp.datasets.ids import Ids, id_keys
-from odp.datasets.repeats import Repeats, repeats_note, without_repeats
-from odp.datasets.sorting import ranks_in_time, rows_by_user_and_item
+from odp.datasets.repeats import Repeats, ranks_in_time, repeats_note, rows_by_user_and_item, without_repeats
 from odp.errors import DataError
 from odp.identity import integer_of
 

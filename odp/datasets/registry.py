@@ -21,17 +21,15 @@ from typing import Any
 
 from odp import _validate
 from odp.datasets import _parsing
-from odp.datasets._arguments import known_options, parse_arguments
-from odp.datasets._catalog import DATASETS, DatasetSource, SourceFile
 from odp.datasets.columns import USUAL_TITLE, Columns
-from odp.datasets.fetch import dataset_folder
+from odp.datasets.fetch import DATASETS, DatasetSource, SourceFile, dataset_folder
 from odp.datasets.gowalla import load_gowalla, load_gowalla_split
 from odp.datasets.jester import load_jester
 from odp.datasets.movielens import is_movielens_csv, load_movielens
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.ratings_files import FORMAT
 from odp.datasets.splitting import random_split
-from odp.datasets.synthetic import synthetic_movielens
+from odp.datasets.synthetic import known_options, parse_arguments, synthetic_movielens
 from odp.datasets.table_files import is_frame, is_table_file
 from odp.datasets.tables import TableReading, read_table
 from odp.errors import ConfigurationError, DataError

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from odp.datasets.id_columns import decoded
+from odp.datasets.ids import decoded
 from odp.datasets.raw_table import RawTable, arrow
 from odp.errors import DataError
 

@@ -7,17 +7,23 @@ A rating is a sum of parts whose spread is chosen, then rounded to stars and cli
 Genre flags explain half of the variance of the item factors and 30 % of that of the item biases, so item features help.
 Item popularity falls as a power of the rank; the number of ratings of a user is log-normal, at least 5.
 Everything is a function of the arguments, ``seed`` included.
+
+Also reads the arguments of invented data in a name, as in ``synthetic:n_users=50,seed=3``.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
 from odp.datasets.ratings import Ratings
+from odp.errors import DataError
 
 MEAN = 3.6
 USER_STD, ITEM_STD, SIGNAL_STD = 0.4, 0.5, 0.5
@@ -184,3 +190,38 @@ def item_titles(flags: Floats, names: tuple[str, ...]) -> tuple[str, ...]:
         f"Film {number:0{digits}d} ({', '.join(name for name, flag in zip(names, row, strict=True) if flag)})"
         for number, row in enumerate(flags.tolist(), start=1)
     )
+
+
+def parse_arguments(arguments: str, function: Callable[..., object], *, where: str) -> dict[str, Any]:
+    """Keyword arguments of ``function`` from ``key=value,..``.
+
+    Raises:
+      DataError: the text is of another form, or a value is no number, true or false.
+      ConfigurationError: as ``known_options``.
+    """
+    parsed: dict[str, Any] = {}
+    for part in filter(None, arguments.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise DataError(f"Expected key=value after 'synthetic:' (got {part!r} in {where!r})")
+        parsed[key.strip()] = _literal(key.strip(), value.strip(), where)
+    return known_options(parsed, function)
+
+
+def known_options(options: Mapping[str, Any], function: Callable[..., object]) -> dict[str, Any]:
+    """The same options. Raises ConfigurationError where ``function`` has no parameter of that name with a default."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.default is not parameter.empty]
+    _validate.known_keys(options, names, where="the options of 'synthetic'")
+    return dict(options)
+
+
+def _literal(key: str, value: str, where: str) -> int | float | bool:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    raise DataError(f"Expected {key}={value!r} in {where!r} to be a number, true or false")

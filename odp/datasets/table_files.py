@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from odp.datasets.id_columns import id_texts, value_texts
+from odp.datasets.ids import id_texts, value_texts
 from odp.datasets.json_tables import read_json
 from odp.datasets.raw_table import C, Kind, RawTable, arrow
 from odp.datasets.text_tables import TextForm, read_text

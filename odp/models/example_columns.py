@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
+from odp.datasets.examples import label_column, narrowed, of_one_kind
 from odp.datasets.ids import Ids, id_keys
-from odp.datasets.labels import label_column, narrowed, of_one_kind
 from odp.errors import DataError
 from odp.models.examples import Examples
 from odp.models.features import MOST_AXES, Category, described

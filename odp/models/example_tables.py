@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from odp.datasets.columns import OnError
-from odp.datasets.labelled_columns import USUAL_TIME, LabelledColumns, column_name, labelled_options
-from odp.datasets.labelled_tables import LabelledTable, is_missing_word, is_plain_number, read_labelled
+from odp.datasets.labelled_tables import (
+    USUAL_TIME,
+    LabelledColumns,
+    LabelledTable,
+    column_name,
+    is_missing_word,
+    is_plain_number,
+    labelled_options,
+    read_labelled,
+)
+from odp.datasets.splitting import OnlyTested, TimeCut
 from odp.datasets.table_files import is_frame, is_table_file
-from odp.datasets.time_cut import OnlyTested, TimeCut
 from odp.errors import ConfigurationError, DataError
 from odp.models.class_names import is_missing
 from odp.models.example_columns import ExampleColumns

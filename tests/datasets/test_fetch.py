@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from odp.datasets import DATASETS, fetch, load, load_split
-from odp.datasets._archive import unzip
-from odp.datasets.fetch import dataset_folder
+from odp.datasets.fetch import dataset_folder, unzip
 from odp.errors import ConfigurationError, DataError, ServiceError, ServiceUnavailable
 
 
@@ -198,7 +197,7 @@ def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "big.zip").write_bytes(archive({"zeros": "0" * 5000}))
-    monkeypatch.setattr("odp.datasets._archive.UNPACKED_LIMIT", 4999)
+    monkeypatch.setattr("odp.datasets.fetch.UNPACKED_LIMIT", 4999)
     with pytest.raises(DataError, match="unpacks to more than"):
         unzip(tmp_path / "big.zip", tmp_path)
     assert left_behind(tmp_path) == ["big.zip"]

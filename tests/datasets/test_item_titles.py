@@ -11,7 +11,7 @@ import pytest
 
 import odp
 from odp.datasets import Split, catalogue_keys, numbered_by, random_split
-from odp.datasets.item_titles import ItemTitles
+from odp.datasets.item_texts import ItemTitles
 from odp.errors import DataError
 
 KEYS = ("A7", "B2", "C1")

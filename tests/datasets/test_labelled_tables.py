@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import odp
-from odp.datasets.labelled_columns import LabelledColumns, column_name
+from odp.datasets.labelled_tables import LabelledColumns, column_name
 from odp.datasets.table_files import is_table_file
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.users import user_seeds

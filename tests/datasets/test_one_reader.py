@@ -25,8 +25,8 @@ import odp
 from odp.datasets.columns import Columns
 from odp.datasets.ids import checked_ids, id_keys
 from odp.datasets.movielens import load_movielens
+from odp.datasets.splitting import TimeCut
 from odp.datasets.text_tables import read_text
-from odp.datasets.time_cut import TimeCut
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.users import chosen_entries, draw_users, user_seeds
 from odp.identity import id_text

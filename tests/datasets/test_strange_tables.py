@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import odp
 from odp.datasets.example_files import examples_of_name
-from odp.datasets.labels import label_column
-from odp.datasets.time_cut import TimeCut
+from odp.datasets.examples import label_column
+from odp.datasets.splitting import TimeCut
 from odp.errors import DataError, OdpError
 from odp.models.examples import ExamplesTerms
 from odp.v1 import common_pb2

@@ -352,7 +352,7 @@ def test_many_rows_are_ordered_as_few_are(monkeypatch: pytest.MonkeyPatch) -> No
         return odp.data.Ratings.from_triples("many", *columns, values, low=1, high=5, times=times)
 
     few = made()
-    monkeypatch.setattr("odp.datasets.sorting._MANY", 0)
+    monkeypatch.setattr("odp.datasets.repeats._MANY", 0)
     many = made()
     for field in ("offsets", "items", "values", "order"):
         np.testing.assert_array_equal(getattr(few, field), getattr(many, field))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import odp
 from odp.algorithms.experiment import NamedData
 from odp.datasets import Ratings, Split
-from odp.datasets.time_cut import TimeCut, only_tested
+from odp.datasets.splitting import TimeCut, only_tested
 from odp.errors import ConfigurationError, DataError
 from odp.models.example_tables import split_for
 

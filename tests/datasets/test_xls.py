@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from odp.datasets._xls import read_numbers
-from odp.datasets.jester import load_jester
+from odp.datasets.jester import load_jester, read_numbers
 from odp.errors import DataError
 
 SECTOR = 512

@@ -30,8 +30,7 @@ from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import Terms
 from odp.algorithms.seam import LocalTable
-from odp.datasets.labelled_columns import LabelledColumns
-from odp.datasets.labelled_tables import LabelledTable
+from odp.datasets.labelled_tables import LabelledColumns, LabelledTable
 from odp.errors import ConfigurationError, DataError, PrivacyError
 from odp.identity import normal
 from odp.models.class_names import is_missing, label_counts_in_words, proposed_classes

@@ -24,8 +24,7 @@ from odp.algorithms.registry import starting_for
 from odp.datasets.catalogue import catalogue_keys
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
-from odp.datasets.splitting import random_split
-from odp.datasets.time_cut import TimeCut
+from odp.datasets.splitting import TimeCut, random_split
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.baselines import rmse, user_mean_predictions
 from odp.models.warm_start import WarmStart

@@ -36,8 +36,7 @@ from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.registry import load
-from odp.datasets.splitting import random_split
-from odp.datasets.time_cut import TimeCut
+from odp.datasets.splitting import TimeCut, random_split
 from odp.errors import ConfigurationError, DataError, OdpError
 from odp.evaluation.noise import noised
 from odp.pictures import page

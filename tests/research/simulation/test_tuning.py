@@ -12,7 +12,7 @@ import pytest
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.datasets import load, synthetic_movielens
 from odp.datasets.ratings import Ratings
-from odp.datasets.time_cut import TimeCut
+from odp.datasets.splitting import TimeCut
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, SeededNoise
 from odp.privacy.accounting import epsilon, mu
