@@ -252,7 +252,7 @@ class Deployment:
 
     def until(self, ask: Callable[[], Found | None], *, what: str) -> Found:
         """The first true answer; a service that is away is asked again. Raises Stuck."""
-        end, last = time.monotonic() + SECONDS, ""
+        end, last, ended = time.monotonic() + SECONDS, "", dict[str, str]()
         while time.monotonic() < end:
             try:
                 if found := ask():
@@ -262,6 +262,8 @@ class Deployment:
             for name in self.names:
                 if self.services.children[name].process.poll() is not None:
                     self.services.children[name].stop()
+                    ended[name] = self.services.children[name].last_line()
                     self.start(name)
             threading.Event().wait(0.1)
-        raise Stuck(f"{what} did not come in {SECONDS:.0f} s{last}")
+        ends = "".join(f"; {name} ended: {line}" for name, line in ended.items())
+        raise Stuck(f"{what} did not come in {SECONDS:.0f} s{last}{ends}")
