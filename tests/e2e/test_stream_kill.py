@@ -117,7 +117,7 @@ def test_a_stream_survives_kills_between_its_rounds_and_equals_the_simulation(
     for round in range(ROUNDS):
         devices, early = GROUPS[round % 2], GROUPS[(round + 1) % 2]
         aggregator.open(round)
-        if round % 2:
+        if round == 1:
             aggregator.kill()
             aggregator = begin()
             aggregator.open(round)
@@ -129,8 +129,10 @@ def test_a_stream_survives_kills_between_its_rounds_and_equals_the_simulation(
         total = sum((world.vector(device, round) for device in devices), np.zeros(SIZE, dtype=np.int64))
         np.testing.assert_array_equal(released, encoder.step(total))
         world.learn(signed)
-        aggregator.kill()
-        aggregator = begin()
+        # In the middle, and at the end; ``enclave/test_streams.py`` has a death at every step of every round.
+        if round in (ROUNDS // 2, ROUNDS - 1):
+            aggregator.kill()
+            aggregator = begin()
         assert aggregator.close(round) == signed
     ledger = aggregator.ledger()
     ledger.verify()
