@@ -46,10 +46,10 @@ test test-all proof: export PYTHONDONTWRITEBYTECODE :=
 # Threads of BLAS in several workers would mostly wait for each other.
 test test-all proof test-keras: export OPENBLAS_NUM_THREADS := 1
 
-test: $(VENV)/dev ## Run the tests but for the long tail, in about 12 minutes (ARGS="-k name" picks some)
+test: $(VENV)/dev ## Run the tests but for the long tail, in about 6 minutes (ARGS="-k name" picks some)
 	$(PYTEST) -m "not slow and not proof" $(ARGS)
 
-test-all: $(VENV)/dev ## Run all tests, in about half an hour
+test-all: $(VENV)/dev ## Run all tests, as CI does; most of their time is that of programs
 	$(PYTEST) -m "not proof" $(ARGS)
 
 proof: $(VENV)/dev ## Run what takes hours or needs a quiet machine: kills at every step, attacks with real clocks, operators' pages

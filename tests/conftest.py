@@ -18,9 +18,27 @@ hypothesis.settings.register_profile("odp", deadline=None, suppress_health_check
 hypothesis.settings.load_profile("odp")
 
 
+#: Folders whose tests run the whole platform, programs of other languages, or simulations as long as a real one.
+_LONG = frozenset({"e2e", "faults", "benchmarks", "second_language", "reproductions"})
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start programs come first: at the end, the workers then share small files and finish together."""
-    files = {item.path for item in items if item.path.parent.name == "e2e" or item.get_closest_marker("processes")}
+    """Tests that start programs are ``slow``, and their files come first.
+
+    `make test` leaves them out, but for those with the mark ``representative``: one for each party and mode. At the end
+    of all tests, the workers share small files and finish together.
+    """
+    tests = Path(__file__).resolve().parent
+    long = [
+        item
+        for item in items
+        if item.get_closest_marker("processes") or _LONG & set(item.path.relative_to(tests).parts)
+    ]
+    for item in long:
+        if item.get_closest_marker("representative") is None:
+            item.add_marker(pytest.mark.slow)
+    files = {item.path for item in long}
     items.sort(key=lambda item: item.path not in files)
 
 

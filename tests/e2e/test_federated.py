@@ -65,6 +65,7 @@ TRAININGS = {
 }  # fmt: skip
 
 
+@pytest.mark.representative
 @pytest.mark.parametrize("mode", TRAININGS)
 def test_devices_train_the_model_of_the_simulation_in_every_mode(
     tmp_path: Path, stack: contextlib.ExitStack, mode: str, monkeypatch: pytest.MonkeyPatch

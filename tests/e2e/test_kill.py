@@ -145,6 +145,7 @@ def test_a_distributor_that_dies_at_any_step_holds_whole_models_or_none(
     platform.check(task)
 
 
+@pytest.mark.representative
 def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(
     platform: Platform, points_of: PointsOf
 ) -> None:

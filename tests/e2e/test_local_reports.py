@@ -33,7 +33,6 @@ from odp.transport.channel import connect
 from odp.v1 import aggregator_pb2, local_pb2, local_pb2_grpc, server_pb2
 from server.clients import AggregatorClient
 
-pytestmark = pytest.mark.slow
 LIMITS = device_runtime.Limits(min_cohort=20, max_local_epsilon=50.0)
 
 
@@ -47,6 +46,7 @@ def statistics(users: int, **changes: object) -> odp.Statistics:
     return odp.Statistics(**{**given, **changes})  # type: ignore[arg-type]
 
 
+@pytest.mark.representative
 def test_the_server_counts_what_each_device_reports_once(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from odp.v1 import common_pb2
 TREE = EnclavePolicy(role="aggregator", minimum_cohort=20, leaves=2)
 
 
-@pytest.mark.parametrize("bins", [40, 300_000])
+@pytest.mark.parametrize("bins", [pytest.param(40, marks=pytest.mark.representative), 300_000])
 def test_a_tree_gives_the_sum_of_a_simulation(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, bins: int
 ) -> None:
