@@ -42,8 +42,8 @@ from odp.crypto import HpkeKey, SigningKey, domains, seal
 from odp.crypto.blind_rsa import EXPONENT
 from odp.errors import ServiceError
 from odp.numerics import parallel
+from odp.operations.local.log_setup import reference_values
 from odp.operations.local.processes import Child
-from odp.operations.local.reference_values import reference_values
 from odp.signed.task import open_task, sign_order, sign_task, task_sha256
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.trust.enclave.reference_values import ReferenceValues

@@ -35,8 +35,8 @@ from odp.crypto import HpkeKey, SigningKey, domains, seal
 from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.segments import open_segments, seal_segments
 from odp.errors import ServiceError
+from odp.operations.local.log_setup import reference_values
 from odp.operations.local.processes import ODP, Child
-from odp.operations.local.reference_values import reference_values
 from odp.protocol.aggregation.table import MASKED
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.protocol.wire.tables import manifest_for

@@ -25,8 +25,8 @@ from odp.algorithms.dpam.data import RatingsData
 from odp.crypto import SigningKey
 from odp.errors import ServiceUnavailable
 from odp.models.matrix_factorization import MatrixFactorization
+from odp.operations.local.log_setup import reference_values
 from odp.operations.local.processes import Child
-from odp.operations.local.reference_values import reference_values
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.protocol.wire.model import ModelVersion, TableValues
 from odp.protocol.wire.tables import manifest_for

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from odp import refusing
-from odp.operations.local import reference_values
+from odp.operations.local import log_setup
 
 # A busy machine makes an example slow, and that is no failure.
 hypothesis.settings.register_profile("odp", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -59,7 +59,7 @@ def shared_data() -> Path:
 def this_installation_is_measured_once_for_its_reference_values() -> Iterator[None]:
     """It takes half a second of hashing, for each of hundreds of sets of services, and nothing changes meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference_values, "measurements", functools.cache(reference_values.measurements))
+        patch.setattr(log_setup, "measurements", functools.cache(log_setup.measurements))
         yield
 
 

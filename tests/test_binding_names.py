@@ -28,7 +28,7 @@ LEFT = {
     "device_runtime/store/app_data.py": (["asked"], "what an app asked for, in the SDK"),
     "odp/isolated/values.py": (["asked", "asked"], "what an app asked for, in the SDK"),
     "odp/models/warm_start.py": (["told"], "a method of odp.WarmStart"),
-    "odp/operations/findings.py": (["told"], "a key of `odp doctor --json`"),
+    "odp/operations/doctor.py": (["told"], "a key of `odp doctor --json`"),
     "odp/privacy/mechanisms/categorical.py": (["asked", "one"], "fields of odp.UnaryEncoding"),
     "odp/privacy/mechanisms/local_means.py": (["asked", "asked"], "fields of odp.LaplaceMean and odp.GaussianMean"),
     "odp/privacy/mechanisms/randomized_response.py": (["asked", "kept"], "of odp.RandomizedResponse"),

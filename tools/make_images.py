@@ -267,7 +267,7 @@ def retraining(work: Path, camera: Camera) -> None:
 
 def retraining_by_month(work: Path, camera: Camera) -> None:
     """retraining-by-month.png: MovieLens-1M in the order of its time stamps, mean of three seeds; an hour."""
-    from odp.pictures.retraining import draw
+    from odp.pictures.charts import draw_retraining
 
     ways: dict[str, list[list[float]]] = {"from the release before": [], "from nothing each time": []}
     last: dict[str, list[float]] = {}
@@ -277,7 +277,7 @@ def retraining_by_month(work: Path, camera: Camera) -> None:
         for name, key in zip(ways, ("trainings", "from_nothing"), strict=True):
             ways[name].append([training["test_rmse"] for training in found[key]])
         last = {name: [one[name] for one in found["trainings"]] for name in ("epsilon_so_far", "user_mean_rmse")}
-    draw(
+    draw_retraining(
         IMAGES / "retraining-by-month.png",
         {name: [sum(month) / len(month) for month in zip(*runs, strict=True)] for name, runs in ways.items()},
         epsilon=last["epsilon_so_far"], budget=20.0, reference=last["user_mean_rmse"],

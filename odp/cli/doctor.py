@@ -13,8 +13,7 @@ import typer
 from odp.cli.console import console, print_json, results_console
 
 if TYPE_CHECKING:
-    from odp.operations.doctor import Deployment
-    from odp.operations.findings import Finding
+    from odp.operations.doctor import Deployment, Finding
 
 _STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "not examined": "dim"}
 

@@ -48,7 +48,7 @@ def digest(
     It is the digest of the one image that the enclave runs: `base` is Python, the libraries and those of the system,
     `code` the enclave's own modules. `odp enclave show` lists what is in an image.
     """
-    from odp.operations.local.reference_values import measurements
+    from odp.operations.local.log_setup import measurements
 
     measured = measurements(images)
     if json_output:
@@ -140,8 +140,8 @@ def reference_values(
 
     The command computes digests and policies from the installed code and the options, without a running service.
     """
-    from odp.operations.local.reference_values import accepting_both
-    from odp.operations.local.reference_values import reference_values as values_of
+    from odp.operations.local.log_setup import accepting_both
+    from odp.operations.local.log_setup import reference_values as values_of
     from odp.transport.tls import read_ca
     from odp.trust.enclave.policy import EnclavePolicy
     from odp.trust.enclave.reference_values import ReferenceValues
@@ -218,7 +218,7 @@ def root_certificate(
     ),
 ) -> None:
     """Print the root certificate of a machine's emulated hardware, PEM, for `odp enclave reference-values --root`."""
-    from odp.operations.local.reference_values import root_of
+    from odp.operations.local.log_setup import root_of
 
     print_text(root_of(platform).rstrip())
 

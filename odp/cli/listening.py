@@ -92,7 +92,7 @@ def _probed(program: str, address: str) -> Iterator[None]:
     if not address:
         yield
         return
-    from odp.operations.endpoint import Endpoint
+    from odp.operations.metrics import Endpoint
     from odp.transport.logs import Log
 
     endpoint = Endpoint(address)
@@ -108,8 +108,7 @@ def _measured(program: str, state: Path, metrics: str) -> Iterator[None]:
     if not metrics:
         yield
         return
-    from odp.operations.endpoint import Endpoint
-    from odp.operations.metrics import Metrics
+    from odp.operations.metrics import Endpoint, Metrics
     from odp.transport import observing
     from odp.transport.logs import Log
 

@@ -65,7 +65,7 @@ def retrain(
     from odp._system.files.whole_file import write_whole
     from odp.datasets.splitting import TimeCut
     from odp.errors import ConfigurationError, PrivacyError
-    from odp.pictures.retraining import draw
+    from odp.pictures.charts import draw_retraining
     from odp.research.simulation.inputs import SIMULATION
     from odp.research.simulation.record import plain
     from odp.research.simulation.retraining import retrain as run
@@ -124,7 +124,7 @@ def retrain(
     if output is not None:
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)
-        draw(
+        draw_retraining(
             output / "retraining.png",
             {
                 name: [training.test_rmse for training in retraining.trainings]

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from odp.dashboard import other_pages
+from odp.dashboard import pages
 
 #: Bytes of a form: of a task file in URL encoding, and of any other one.
 LARGEST_TASK, LARGEST_FORM = 256 * 2**10, 4096
@@ -166,5 +166,5 @@ class Guard:
 
 
 def _refusal(status: int, title: str, why: str) -> HTMLResponse:
-    content = other_pages.problem(other_pages.NOBODY, title, why)
+    content = pages.problem(pages.NOBODY, title, why)
     return HTMLResponse(content, status_code=status, headers={"Connection": "close"})

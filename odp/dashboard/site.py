@@ -17,13 +17,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from odp.dashboard import look, other_pages, overview, task_changes, task_page
+from odp.dashboard import pages, task_page
 from odp.dashboard.doors import LARGEST_FORM, LARGEST_TASK, Doors, Guard, TooMany, form_of
 from odp.dashboard.facts import TaskFacts, planned_epsilon
-from odp.dashboard.frame import Frame
+from odp.dashboard.frame import SCRIPT, STYLE, Frame
 from odp.dashboard.poller import Poller, Snapshot
 from odp.dashboard.source import one_line
-from odp.dashboard.task_changes import CHANGES
+from odp.dashboard.task_page import CHANGES
 from odp.errors import ConfigurationError, OdpError
 from odp.tasks.file import AnyTask, names_files, parse_task
 from odp.tasks.task import Task
@@ -44,7 +44,7 @@ def make_app(poller: Poller, doors: Doors, *, server: str, may_change: bool) -> 
     """The application. ``server`` is the address that the page names."""
     site = _Site(poller, doors, Frame(server, doors.folder, doors.csrf, may_change))
     signed_in, changed = site.signed_in, site.changed
-    pages = [
+    in_folder = [
         Route("/", signed_in(site.front)),
         Route("/tasks/{id}", signed_in(site.task)),
         *(Route(f"/tasks/{{id}}/{name}", signed_in(partial(site.change_page, name))) for name in CHANGES),
@@ -64,10 +64,10 @@ def make_app(poller: Poller, doors: Doors, *, server: str, may_change: bool) -> 
     routes = [
         Route("/", site.door),
         Route("/sign-in", site.sign_in, methods=["GET", "POST"]),
-        Route("/style.css", partial(_fixed, look.STYLE, "text/css")),
-        Route("/live.js", partial(_fixed, look.SCRIPT, "text/javascript")),
+        Route("/style.css", partial(_fixed, STYLE, "text/css")),
+        Route("/live.js", partial(_fixed, SCRIPT, "text/javascript")),
         Route("/icon.svg", partial(_fixed, _ICON, "image/svg+xml")),
-        Mount(doors.folder, routes=pages),
+        Mount(doors.folder, routes=in_folder),
     ]
 
     @contextlib.asynccontextmanager
@@ -103,7 +103,7 @@ class _Site:
 
         async def checked(request: Request) -> Response:
             if not self._doors.is_signed_in(request):
-                return HTMLResponse(other_pages.sign_in(), status_code=403)
+                return HTMLResponse(pages.sign_in(), status_code=403)
             return await handler(request)
 
         return checked
@@ -128,32 +128,32 @@ class _Site:
         token = request.query_params.get("token")
         if token is not None:
             return self._with_token(token)
-        return HTMLResponse(other_pages.sign_in(), status_code=403)
+        return HTMLResponse(pages.sign_in(), status_code=403)
 
     async def front(self, request: Request) -> Response:
         """The overview."""
         snapshot = await self._poller.current()
         number = _number(request)
-        return HTMLResponse(overview.overview(self._frame, self._poller, snapshot, number))
+        return HTMLResponse(pages.overview(self._frame, self._poller, snapshot, number))
 
     async def sign_in(self, request: Request) -> Response:
         """The form that takes the token."""
         if request.method == "GET":
-            return HTMLResponse(other_pages.sign_in())
+            return HTMLResponse(pages.sign_in())
         form = await form_of(request, largest=LARGEST_FORM)
         # Nobody has a form's token before they are signed in: the origin alone keeps other sites out.
         if form is None or request.headers.get("origin") not in self._doors.origins:
-            return HTMLResponse(other_pages.sign_in("That did not work: open this page again."), status_code=403)
+            return HTMLResponse(pages.sign_in("That did not work: open this page again."), status_code=403)
         return self._with_token(form.get("token", "").strip())
 
     def _with_token(self, token: str) -> Response:
         try:
             if self._doors.accepts(token):
-                return self._doors.sign_in(HTMLResponse(other_pages.signed_in(f"{self._doors.folder}/")))
+                return self._doors.sign_in(HTMLResponse(pages.signed_in(f"{self._doors.folder}/")))
         except TooMany:
             why = "Too many wrong tokens: wait a minute."
-            return HTMLResponse(other_pages.sign_in(why), status_code=429, headers={"Retry-After": "60"})
-        return HTMLResponse(other_pages.sign_in("This is not the token of this run."), status_code=403)
+            return HTMLResponse(pages.sign_in(why), status_code=429, headers={"Retry-After": "60"})
+        return HTMLResponse(pages.sign_in("This is not the token of this run."), status_code=403)
 
     async def task(self, request: Request) -> Response:
         """The page of a task."""
@@ -171,7 +171,7 @@ class _Site:
 
     async def log(self, request: Request) -> Response:
         """The log."""
-        return HTMLResponse(other_pages.log_page(self._frame, self._poller, await self._poller.current()))
+        return HTMLResponse(pages.log_page(self._frame, self._poller, await self._poller.current()))
 
     async def audit(self, request: Request, form: dict[str, str]) -> Response:
         """Begins an audit."""
@@ -186,7 +186,7 @@ class _Site:
             return self._unknown(snapshot)
         if not self._frame.may_change:
             return self._no("Read-only", "Start odp dashboard with --allow-changes to change tasks here.", 403)
-        return HTMLResponse(task_changes.question(self._frame, snapshot, task, name))
+        return HTMLResponse(task_page.question(self._frame, snapshot, task, name))
 
     async def done(self, name: str, request: Request, form: dict[str, str]) -> Response:
         """Changes a task."""
@@ -204,7 +204,7 @@ class _Site:
         """A form for a task file."""
         if not self._frame.may_change:
             return self._no("Read-only", "Start odp dashboard with --allow-changes to submit tasks here.", 403)
-        return HTMLResponse(other_pages.submit(self._frame, await self._poller.current()))
+        return HTMLResponse(pages.submit(self._frame, await self._poller.current()))
 
     async def checked(self, request: Request, form: dict[str, str]) -> Response:
         """What follows from a task file, before it is submitted."""
@@ -214,9 +214,9 @@ class _Site:
             async with self._checking:
                 name, lines = await asyncio.to_thread(_consequences, task_text)
         except OdpError as error:
-            html = other_pages.submit(self._frame, snapshot, task_text=task_text, why=one_line(error))
+            html = pages.submit(self._frame, snapshot, task_text=task_text, why=one_line(error))
             return HTMLResponse(html, status_code=422)
-        return HTMLResponse(other_pages.confirm(self._frame, snapshot, task_text=task_text, name=name, lines=lines))
+        return HTMLResponse(pages.confirm(self._frame, snapshot, task_text=task_text, name=name, lines=lines))
 
     async def submitted(self, request: Request, form: dict[str, str]) -> Response:
         """Submits a task."""
@@ -225,7 +225,7 @@ class _Site:
             async with self._checking:
                 sha256 = await asyncio.to_thread(lambda: self._poller.source.submit(_parsed(task_text)))
         except OdpError as error:
-            html = other_pages.submit(self._frame, self._poller.snapshot, task_text=task_text, why=one_line(error))
+            html = pages.submit(self._frame, self._poller.snapshot, task_text=task_text, why=one_line(error))
             return HTMLResponse(html, status_code=422)
         await self._poller.refresh()
         return self._led(f"/tasks/{sha256.hex()}")
@@ -257,10 +257,10 @@ class _Site:
         if "compare" in request.query_params:
             return lambda snapshot: task_page.compare_parts(frame, poller, snapshot, _tasks(snapshot, request))
         if "log" in request.query_params:
-            return lambda snapshot: other_pages.log_parts(frame, poller, snapshot)
+            return lambda snapshot: pages.log_parts(frame, poller, snapshot)
         id = request.query_params.get("task")
         if id is None:
-            return lambda snapshot: overview.overview_parts(frame, poller, snapshot, _number(request))
+            return lambda snapshot: pages.overview_parts(frame, poller, snapshot, _number(request))
         if not _TASK.fullmatch(id):
             return None
 
@@ -287,8 +287,8 @@ class _Site:
 
     async def missing(self, request: Request, error: Exception) -> Response:
         """There is no such page."""
-        frame = self._frame if self._doors.is_signed_in(request) else other_pages.NOBODY
-        return HTMLResponse(other_pages.problem(frame, "Not found", "There is no such page."), status_code=404)
+        frame = self._frame if self._doors.is_signed_in(request) else pages.NOBODY
+        return HTMLResponse(pages.problem(frame, "Not found", "There is no such page."), status_code=404)
 
     def _unknown(self, snapshot: Snapshot) -> Response:
         why = "The server does not know this task." if not snapshot.trouble else snapshot.trouble
@@ -298,7 +298,7 @@ class _Site:
         return RedirectResponse(self._doors.folder + path, status_code=303)
 
     def _no(self, title: str, why: str, status: int) -> Response:
-        return HTMLResponse(other_pages.problem(self._frame, title, why), status_code=status)
+        return HTMLResponse(pages.problem(self._frame, title, why), status_code=status)
 
 
 class _Stream(StreamingResponse):

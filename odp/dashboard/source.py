@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from odp.errors import ConfigurationError, OdpError, ServiceError, TransparencyError
-from odp.operations.scraping import scrape
+from odp.operations.doctor import scrape
 from odp.services.connection import Connection
 from odp.tasks.file import AnyTask
 from odp.trust.enclave.reference_values import ReferenceValues

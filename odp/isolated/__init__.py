@@ -1,7 +1,6 @@
 """A developer's on-device code: the classes to write it with. ``docs/isolated-service.md`` shows how."""
 
-from odp.isolated.rights import RIGHTS, DataKind, Handler, Rights
-from odp.isolated.service import IsolatedService, Stores
+from odp.isolated.service import RIGHTS, DataKind, Handler, IsolatedService, Rights, Stores
 from odp.isolated.values import (
     Accepted,
     AppRequest,

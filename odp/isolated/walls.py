@@ -10,7 +10,7 @@
 ``processor-limit``      a number of seconds, for all its threads together
 ``file-limit``           no file can grow above zero bytes, and few descriptors can be open
 ``landlock-no-files``    no file below ``/`` is accessible; no TCP, no abstract sockets, no signals to others
-``seccomp``              system calls are limited to ``odp._system.sandbox.system_calls.ISOLATED``
+``seccomp``              system calls are limited to ``odp._system.sandbox.seccomp.ISOLATED``
 =======================  ==========================================================================
 
 The template process, which it is copied from, has taken these before:
@@ -30,15 +30,15 @@ import errno
 from collections.abc import Callable, Collection, Mapping
 
 from odp._system.posix import resource
-from odp._system.sandbox import kernel, namespaces
+from odp._system.sandbox import kernel
 from odp._system.sandbox.kernel import Restrictions
-from odp._system.sandbox.system_calls import ISOLATED
+from odp._system.sandbox.seccomp import ISOLATED
 
 TAKEN: tuple[str, ...] = (
     "no-new-privileges", "not-dumpable", "no-core-dumps", "no-capabilities", "closed-descriptors", "memory-limit",
     "processor-limit", "file-limit", "landlock-no-files", "seccomp",
 )  # fmt: skip
-RESTRICTIONS: tuple[str, ...] = (*namespaces.NAMES, "no-shared-pages", "private-memory", *TAKEN)
+RESTRICTIONS: tuple[str, ...] = (*kernel.NAMES, "no-shared-pages", "private-memory", *TAKEN)
 
 #: Promise -> the restrictions without which it is not kept; none: the runtime keeps it by itself. The others
 #: are second walls: Landlock alone, say, leaves what files are called, and sockets that lie in folders.

@@ -2,25 +2,28 @@
 
 After the import of the developer's module, the developer controls everything that this process sends; the runtime does
 not trust it (``device_runtime.isolated``). What it holds of restrictions it says before.
+
+A developer's package is imported from memory, since the process cannot read files.
 """
 
 from __future__ import annotations
 
 import base64
 import importlib
+import importlib.abc
+import importlib.machinery
 import math
 import os
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, cast
 
 from odp._system.sandbox.frames import receive_bytes, receive_frame, send_frame
-from odp.isolated import sources as imports
 from odp.isolated import walls
-from odp.isolated.rights import RIGHTS, DataKind, Handler
-from odp.isolated.service import IsolatedService
+from odp.isolated.service import RIGHTS, DataKind, Handler, IsolatedService
 from odp.isolated.values import (
     Accepted,
     AppRequest,
@@ -100,7 +103,7 @@ def main(
     """Serves one call over the descriptor ``channel``, and ends the process.
 
     Args:
-        sources: the developer's modules, see ``odp.isolated.sources``.
+        sources: the developer's modules, see ``odp.isolated.worker``.
         module: which of them has the class; ``name`` is the class's, or None where there is one only.
         inherited: restrictions that hold already, by what this process was copied from.
         memory_bytes: of its whole address space.
@@ -110,7 +113,7 @@ def main(
     connection = socket.socket(fileno=channel)
     taken = walls.take(channel, memory_bytes=memory_bytes, processor_seconds=processor_seconds)
     send_frame(connection, {"held": [*inherited, *taken.held]})
-    imports.only(sources)
+    only(sources)
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()  # or all processes would draw what the template would
@@ -223,3 +226,27 @@ def _local(changes: Mapping[str, bytes | None]) -> dict[str, Any]:
 def _data(data: Any) -> Any:
     # Bytes come as a list of one text, which no columns are.
     return base64.b64decode(data[0]) if isinstance(data, list) else data
+
+
+class SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of ``sources``, import name -> (text, whether it is a package), and nothing else."""
+
+    def __init__(self, sources: Mapping[str, tuple[str, bool]]) -> None:
+        self._sources = sources
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """As importlib has it."""
+        if name not in self._sources:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=self._sources[name][1])
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As importlib has it."""
+        exec(compile(self._sources[module.__name__][0], f"<{module.__name__}>", "exec"), module.__dict__)
+
+
+def only(sources: Mapping[str, tuple[str, bool]]) -> None:
+    """Limits this process to modules that are loaded already, built-in ones, and these sources."""
+    sys.meta_path[:] = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter, SourceFinder(sources)]

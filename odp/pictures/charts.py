@@ -1,10 +1,18 @@
-"""Charts that several results share: methods side by side, error and ε by round, groups of users, several runs."""
+"""Charts that several results share: methods side by side, error and ε by round, groups of users, several runs.
+
+What recommendations show, and who gains: exposure by popularity, and differences to a baseline by group.
+
+Error and ε over the trainings of a schedule.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from odp.pictures import style
 
@@ -191,3 +199,165 @@ def runs(courses: Mapping[str, Course], *, metric: str, width: float = WIDE) -> 
     panel.set_xlabel("round")
     style.whole_numbers(panel)
     return figure
+
+
+#: Below every picture of a simulation's figures.
+SIMULATED = "simulated: evaluated on the data without noise, not a private release"
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares in percent by fifth of the items, the least popular first.
+
+    Attributes:
+      names: of the fifths, such as the range of their counts.
+      model, baseline: of the places on lists.
+      liked: of what people liked among held-out items; None where there is none.
+      baseline_name: key or name of the baseline.
+    """
+
+    names: Sequence[str]
+    model: Sequence[float]
+    baseline: Sequence[float]
+    liked: Sequence[float | None]
+    baseline_name: str
+
+
+@dataclass(frozen=True)
+class Gains:
+    """How much better than a baseline each group is off, above 0 where it gains; None where nothing is known."""
+
+    names: Sequence[str]
+    values: Sequence[float | None]
+    group: str
+
+
+def shares(exposure: Shares, *, width: float = WIDE) -> Figure:
+    """Lines of the shares; the nearer the model's is to what people liked, the less it follows popularity."""
+    narrow = width <= NARROW
+    figure, (panel,) = style.figure(width=width, height=3.6 if narrow else 3.4)
+    _shares(panel, exposure, narrow=narrow)
+    _note(figure, narrow=narrow)
+    return figure
+
+
+def gains(users: Gains, items: Gains, *, metric: str, width: float = WIDE) -> Figure:
+    """Bars of both groups beside each other, below each other in a narrow picture."""
+    narrow = width <= NARROW
+    figure, panels = style.figure(
+        2 if narrow else 1, 1 if narrow else 2, width=width, height=5.6 if narrow else 3.2, sharey=not narrow
+    )
+    for panel, group in zip(panels, (users, items), strict=True):
+        _gains(panel, group, metric)
+    _note(figure, narrow=narrow)
+    return figure
+
+
+def draw_exposure(path: str | Path, exposure: Shares, users: Gains, items: Gains, *, metric: str, title: str) -> None:
+    """Writes shares above and the gains of users and items below, as one picture.
+
+    Raises:
+      DataError: the file cannot be written, or its ending names no format of pictures.
+    """
+    figure, (above, middle, below) = style.figure(3, width=8.6, height=8.6, height_ratios=(5, 3, 3))
+    _shares(above, exposure, narrow=False)
+    _gains(middle, users, metric)
+    _gains(below, items, metric)
+    # One scale, so that users and items can be compared.
+    low, high = zip(middle.get_ylim(), below.get_ylim(), strict=True)
+    for panel in (middle, below):
+        panel.set_ylim(min(low), max(high))
+    _note(figure, narrow=False)
+    style.save(figure, path, title=title)
+
+
+def _note(figure: Figure, *, narrow: bool) -> None:
+    style.note(figure, SIMULATED.replace("noise, ", "noise,\n") if narrow else SIMULATED)
+
+
+def _shares(panel: Axes, exposure: Shares, *, narrow: bool) -> None:
+    places = list(range(len(exposure.names)))
+    liked = [(place, value) for place, value in enumerate(exposure.liked) if value is not None]
+    if liked:
+        where, values = zip(*liked, strict=True)
+        style.line(panel, where, values, style.GREYS[0], text="liked")
+    name = style.look(exposure.baseline_name).name
+    style.line(panel, places, exposure.baseline, style.GREYS[1], text=name.replace(" + ", "\n+ ") if narrow else name)
+    style.line(panel, places, exposure.model, style.OURS, text="this model")
+    panel.set_xticks(places, [span.replace("–", "–\n") if narrow else span for span in exposure.names])
+    panel.set_ylim(bottom=0.0)
+    panel.margins(x=0.08)
+    panel.set_xlabel("noisy count of the item")
+    style.head(
+        panel, "", "places on lists, in %" if narrow else "places on lists, and held-out items that were liked, in %"
+    )
+
+
+def _gains(panel: Axes, group: Gains, metric: str) -> None:
+    measured = [(place, value) for place, value in enumerate(group.values) if value is not None]
+    for place, value in measured:
+        colour = style.LIGHT.accent if value >= 0 else style.LIGHT.strong
+        panel.bar([place], [value], width=0.6, color=colour, zorder=3)
+        panel.annotate(
+            f"{value:+.3f}", (place, value), (0.0, 3.0 if value >= 0 else -3.0), textcoords="offset points",
+            ha="center", va="bottom" if value >= 0 else "top", color=colour, fontsize=style.SMALL,
+        )  # fmt: skip
+    panel.axhline(0.0, color=style.LIGHT.muted, linewidth=0.9, zorder=4)
+    panel.set_xticks(range(len(group.names)), list(group.names))
+    panel.margins(y=0.18)
+    panel.set_xlabel(group.group)
+    style.head(panel, "", metric)
+
+
+_SMOOTHED = 4
+
+
+def draw_retraining(
+    path: str | Path,
+    errors: Mapping[str, Sequence[float]],
+    *,
+    epsilon: Sequence[float],
+    budget: float,
+    reference: Sequence[float],
+    title: str,
+) -> None:
+    """Draws test RMSE of each way to retrain above, as the mean of four trainings, and ε of the first below.
+
+    Args:
+      path: of the picture.
+      errors: test RMSE by training, by the name of the way; the first is ours.
+      epsilon: spent after each training, per user; infinite without noise, and then not drawn.
+      budget: of the lifetime.
+      reference: test RMSE of each user's own mean.
+      title: of the file.
+
+    Raises:
+      DataError: the file cannot be written, or its ending names no format of pictures.
+    """
+    spends = bool(np.isfinite(epsilon).all())
+    figure, panels = style.figure(
+        1 + spends, width=8.6, height=5.4 if spends else 3.6, sharex=True, height_ratios=(5, 2) if spends else (1,)
+    )
+    above = panels[0]
+    looks = (style.OURS, *style.GREYS)
+    for (name, values), shown in zip({**errors, "each user's own mean": reference}.items(), looks, strict=False):
+        places, means = _smooth(values)
+        style.line(above, places, means, replace(shown, name=name), text=f"{name}  {means[-1]:.3f}")
+    style.head(above, "", f"test RMSE, mean of {_SMOOTHED} trainings, lower is better")
+    if spends:
+        below = panels[1]
+        below.fill_between(range(len(epsilon)), list(epsilon), color=style.LIGHT.soft, alpha=0.35, linewidth=0)
+        style.line(below, list(range(len(epsilon))), list(epsilon), style.OURS, text=f"ε spent  {epsilon[-1]:.3g}")
+        style.level(below, budget, style.GREYS[1], text=f"budget  {budget:g}")
+        below.set_ylim(0.0, 1.15 * max(budget, *epsilon))
+        style.head(below, "", "ε of all trainings so far, per user")
+    panels[-1].set_xlabel("training")
+    style.whole_numbers(panels[-1])
+    style.save(figure, path, title=title)
+
+
+def _smooth(values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Means of the last ``_SMOOTHED`` values, of fewer at the beginning; and where they stand."""
+    array = np.asarray(values, dtype=np.float64)
+    means = [float(np.nanmean(array[max(0, end - _SMOOTHED) : end])) for end in range(1, len(array) + 1)]
+    return list(range(len(array))), means

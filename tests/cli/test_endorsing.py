@@ -12,7 +12,7 @@ from cli.conftest import Printed
 
 from odp.crypto.note import Kind, NoteKey
 from odp.errors import ConfigurationError, StateError
-from odp.operations.local.reference_values import reference_values
+from odp.operations.local.log_setup import reference_values
 from odp.trust.enclave.log_policy import LogPolicy
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.trust.enclave.policy import EnclavePolicy

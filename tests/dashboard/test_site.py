@@ -23,8 +23,7 @@ from odp.dashboard.site import make_app
 from odp.dashboard.source import RefusalFacts, ServerSource
 from odp.errors import ConfigurationError
 from odp.models.left_out import UNKNOWN
-from odp.operations.endpoint import Endpoint
-from odp.operations.metrics import Metrics
+from odp.operations.metrics import Endpoint, Metrics
 from odp.signed.task import open_task, sign_task, task_sha256
 from odp.tasks.file import parse_task
 from odp.tasks.task import Task

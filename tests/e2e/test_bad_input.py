@@ -278,7 +278,7 @@ def device_run(world: World, *changes: str) -> list[str]:
 
 def other_platform(world: World) -> str:
     """Reference values of the same code and policies on a platform of somebody else."""
-    from odp.operations.local.reference_values import reference_values
+    from odp.operations.local.log_setup import reference_values
 
     addresses = {"distributor": (world.distributor.address,), "aggregator": (world.aggregator.address,)}
     reference_values(Path("elsewhere"), world.policy, addresses=addresses).save(Path("other.json"))

@@ -30,8 +30,7 @@ from odp.algorithms.dpam.data import RatingsData
 from odp.algorithms.implicit.data import ImplicitData
 from odp.algorithms.question import Question
 from odp.datasets import Ratings, synthetic_movielens
-from odp.operations.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log
-from odp.operations.local.reference_values import reference_values
+from odp.operations.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log, reference_values
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.protocol.terms import Cohort, UserLevelDP

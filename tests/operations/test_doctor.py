@@ -15,13 +15,9 @@ from typer.testing import CliRunner
 import odp
 from odp._system.files.state_folder import StateFolder
 from odp.cli.main import app
-from odp.operations.doctor import Deployment, examine
-from odp.operations.endpoint import Endpoint
-from odp.operations.findings import Finding
-from odp.operations.listeners import examine_listener
+from odp.operations.doctor import Deployment, Finding, examine, examine_listener, examine_metrics
 from odp.operations.local.processes import Services
-from odp.operations.metrics import Metrics
-from odp.operations.scraping import examine_metrics
+from odp.operations.metrics import Endpoint, Metrics
 from odp.transport.tls import development_identity
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.trust.enclave.reference_values import ReferenceValues
@@ -86,7 +82,7 @@ def test_r382_the_end_of_a_chips_certificate_is_told_before_and_after_it(
 ) -> None:
     assert _enclave(services, days=0).state == "ok"
     # Images are endorsed, and tokens last, for less than a chip.
-    monkeypatch.setattr("odp.operations.listeners.WARN_DAYS", 8 * 365.0)
+    monkeypatch.setattr("odp.operations.doctor.WARN_DAYS", 8 * 365.0)
     soon = _enclave(services, days=0)
     assert (soon.state, "the certificate of its chip ends in" in soon.told) == ("warning", True)
     ended = _enclave(services, days=2600)

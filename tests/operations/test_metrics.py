@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from odp.errors import ConfigurationError
-from odp.operations import endpoint as endpoint_module
-from odp.operations.endpoint import MOST_CALLERS, Endpoint
-from odp.operations.metrics import MOST_TASKS, WATCHED, Metrics
+from odp.operations import metrics as endpoint_module
+from odp.operations.metrics import MOST_CALLERS, MOST_TASKS, WATCHED, Endpoint, Metrics
 from odp.transport import observing
 from odp.transport.logs import FORMAT_VARIABLE, Log
 

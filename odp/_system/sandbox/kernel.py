@@ -3,11 +3,14 @@
 A restriction is a function that returns whether it holds: it asks the kernel, or tries what is forbidden. ``take`` runs
 several and returns which hold; on systems other than Linux all are refused.
 
-Source: prctl(2), landlock(7), seccomp(2), capabilities(7), setrlimit(2).
+Namespaces are here too: which ones a process has of its own, and how it creates new ones.
+
+Source: prctl(2), landlock(7), seccomp(2), capabilities(7), setrlimit(2), namespaces(7), unshare(2), setns(2).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -15,11 +18,11 @@ import os
 import resource
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from odp._system.sandbox import seccomp
-from odp._system.sandbox.system_calls import CallList
+from odp._system.sandbox.seccomp import CallList
 
 #: Rights below a path, for ``landlock``.
 READ = 1 << 0 | 1 << 2 | 1 << 3  # execute (for libraries that are loaded), read a file, list a folder
@@ -148,7 +151,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 def filter_system_calls(allowed: CallList) -> bool:
-    """Only the system calls of a list (``odp._system.sandbox.system_calls``), for all threads."""
+    """Only the system calls of a list (``odp._system.sandbox.seccomp``), for all threads."""
     seccomp.restrict(allowed)
     return all(fails_with(errno.EPERM, attempt) for attempt in (read_null, os.fork, count_faults))
 
@@ -213,3 +216,53 @@ def _checked(result: int) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return int(result)
+
+
+#: Users, network (empty), System V objects, processes.
+NAMES: tuple[str, ...] = ("namespace-user", "namespace-network", "namespace-ipc", "namespace-process")
+#: Name -> (flag of clone, link in /proc/<pid>/ns).
+NAMESPACES: Mapping[str, tuple[int, str]] = {
+    "namespace-user": (0x10000000, "user"),
+    "namespace-network": (0x40000000, "net"),
+    "namespace-ipc": (0x08000000, "ipc"),
+    "namespace-process": (0x20000000, "pid"),
+}
+#: To be tried in this order. With a user namespace anybody may have the others; without one, only root.
+ATTEMPTS: tuple[tuple[str, ...], ...] = (
+    NAMES,
+    ("namespace-user", "namespace-network"),
+    tuple(name for name in NAMES if name != "namespace-user"),
+    (),
+)
+
+
+def flags_of(names: Iterable[str]) -> int:
+    """The flags of clone and unshare for these namespaces."""
+    return sum(NAMESPACES[name][0] for name in names)
+
+
+def unshare(names: Iterable[str]) -> bool:
+    """Creates new namespaces for this process (process ids: for its children); False if the kernel refuses."""
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None, use_errno=True).unshare(ctypes.c_int(flags_of(names))) == 0)
+
+
+def enter(descriptor: int, name: str) -> bool:
+    """Enters the namespace behind an open link of /proc/<pid>/ns; False if the kernel refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.setns(ctypes.c_int(descriptor), ctypes.c_int(NAMESPACES[name][0])) == 0)
+
+
+def links() -> dict[str, str]:
+    """Name -> this process's namespace of that kind, as the kernel calls it; those that it tells."""
+    read = {}
+    for name, (_, link) in NAMESPACES.items():
+        with contextlib.suppress(OSError):
+            read[name] = os.readlink(f"/proc/self/ns/{link}")  # noqa: PTH115  # no path of a file
+    return read
+
+
+def apart(outside: Mapping[str, str]) -> list[str]:
+    """Names of the namespaces that this process has of its own, and not from the one that ``outside`` is of."""
+    return [name for name, link in links().items() if outside.get(name, link) != link]

@@ -1,9 +1,24 @@
-"""A seccomp filter over all threads of a process, from an allow-list of ``odp._system.sandbox.system_calls``.
+"""Seccomp filters over all threads of a process, and the two allow-lists of system calls that they are made of.
 
-What the list does not name fails with EPERM. ``clone3``, whose arguments a filter cannot see, answers ENOSYS, and the C
+What a list does not name fails with EPERM. ``clone3``, whose arguments a filter cannot see, answers ENOSYS, and the C
 library then uses ``clone``. A call of another architecture ends the process.
 
-Source: seccomp(2); classic BPF, linux/filter.h.
+``ISOLATED`` is for one thread that computes and talks over one connected socket. Two such processes of one machine must
+not find out anything of each other, so it has no call that reads what the kernel counts or keeps for several processes:
+
+- which pages of a file are in memory, and how many page faults there were (``mincore``, ``madvise``, ``getrusage``);
+- how much memory is free (``sysinfo``), and locked, huge or shared memory (``mlock``, flags of ``mmap``);
+- numbers that the kernel gives out in turn: of processes, inodes and sockets (``getpid``, ``fstat``, ``getsockopt``);
+- the processor time of other processes, by clocks that carry their number (``clock_gettime``);
+- words of memory that two processes name alike, at which one wakes the other (``futex`` without its private flag);
+- a name that everybody on the machine can read (``prctl``);
+- more of a file than is mapped already (``mremap``).
+
+``COMPUTING`` adds threads for enclaves. Its processes talk to their host anyway, and share no machine with a process
+that must not hear of them: the list is short because less can be misused.
+
+Source: seccomp(2); classic BPF, linux/filter.h; syscalls(2), and the manual page of each call;
+numbers of linux/unistd.h.
 """
 
 from __future__ import annotations
@@ -13,9 +28,133 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from odp._system.sandbox.system_calls import NUMBERS, CallList, Condition, Flags, OneOf, OwnProcess, Zero
+#: name -> (x86-64, aarch64); None: the architecture has no such call.
+NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "poll": (7, None), "ppoll": (271, 73),
+    "recvfrom": (45, 207), "sendto": (44, 206), "shutdown": (48, 210), "ioctl": (16, 29),
+    "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "mremap": (25, 216), "madvise": (28, 233),
+    "brk": (12, 214), "futex": (202, 98), "getrandom": (318, 278),
+    "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "nanosleep": (35, 101),
+    "gettimeofday": (96, 169), "time": (201, None),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
+    "restart_syscall": (219, 128), "exit": (60, 93), "exit_group": (231, 94),
+    "clone": (56, 220), "clone3": (435, 435), "set_robust_list": (273, 99), "rseq": (334, 293), "gettid": (186, 178),
+    "getpid": (39, 172), "tgkill": (234, 131), "sched_yield": (24, 124), "sched_getaffinity": (204, 123),
+    "prctl": (157, 167),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """The argument ``index``, as 32 bits, has one of these values."""
+
+    index: int
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Zero:
+    """The argument ``index`` is zero, in all of its 64 bits."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The argument ``index`` has all ``needed`` bits, and none but ``needed`` and ``optional`` in its lower 32 bits."""
+
+    index: int
+    needed: int
+    optional: int = 0
+
+
+@dataclass(frozen=True)
+class OwnProcess:
+    """The argument ``index`` is the process id of the filter's own process."""
+
+    index: int
+
+
+Condition = OneOf | Zero | Flags | OwnProcess
+
+
+@dataclass(frozen=True)
+class CallList:
+    """A list of allowed calls.
+
+    Attributes:
+      always: with any arguments.
+      conditions: where the condition holds.
+    """
+
+    always: tuple[str, ...]
+    conditions: Mapping[str, Condition]
+
+
+_MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE, _MAP_STACK = 0x02, 0x10, 0x20, 0x4000, 0x20000
+# New memory of its own: no file, nothing shared, nothing locked, no page from a pool of huge ones.
+_NEW_MEMORY = Flags(3, _MAP_PRIVATE | _MAP_ANONYMOUS, _MAP_FIXED | _MAP_NORESERVE | _MAP_STACK)
+# CLOCK_REALTIME to CLOCK_BOOTTIME and CLOCK_TAI. Of any other number, a part is that of a process or a descriptor.
+_CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11)
+_REALTIME, _MONOTONIC = 0, 1
+# FUTEX_WAIT, WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, WAIT_BITSET, WAKE_BITSET: those of PI would write a thread's number.
+_FUTEX_PRIVATE, _FUTEX_CLOCK_REALTIME, _FUTEX_WAIT, _FUTEX_WAIT_BITSET = 128, 256, 0, 9
+_PRIVATE_FUTEX = (
+    *(_FUTEX_PRIVATE | operation for operation in (0, 1, 3, 4, 5, 9, 10)),
+    _FUTEX_PRIVATE | _FUTEX_CLOCK_REALTIME | _FUTEX_WAIT_BITSET,
+)
+# A thread is waited for at a word that the kernel itself wakes without the private flag.
+_THREAD_ENDS = tuple(
+    operation | clock
+    for operation in (_FUTEX_WAIT, _FUTEX_WAIT_BITSET)
+    for clock in (0, _FUTEX_CLOCK_REALTIME)
+)  # fmt: skip
+_GRND_NONBLOCK, _GRND_INSECURE = 1, 4
+
+_COMMON: Mapping[str, Condition] = {
+    "mmap": _NEW_MEMORY,
+    "sendto": Zero(4),  # to whom the socket is connected
+    "getrandom": OneOf(2, (0, _GRND_NONBLOCK, _GRND_INSECURE)),
+    "clock_gettime": OneOf(0, _CLOCKS),
+    "clock_getres": OneOf(0, _CLOCKS),
+    "clock_nanosleep": OneOf(0, (_REALTIME, _MONOTONIC)),
+}
+_ALWAYS = (
+    "read", "write", "close", "recvfrom", "munmap", "mprotect", "brk", "nanosleep", "gettimeofday", "time",
+    "rt_sigreturn", "restart_syscall", "exit", "exit_group",
+)  # fmt: skip
+
+#: One thread that computes, and one connected socket: a developer's code on a device.
+ISOLATED = CallList(_ALWAYS, {**_COMMON, "futex": OneOf(1, _PRIVATE_FUTEX)})
+
+# CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS, PARENT_SETTID, CHILD_CLEARTID as C libraries make threads.
+_THREAD = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000
+_THREAD_OPTIONS = 0x40000 | 0x80000 | 0x100000 | 0x200000 | 0x400000 | 0x1000000
+_MADV_DONTNEED, _MADV_FREE, _MADV_HUGEPAGE = 4, 8, 14
+_FIONBIO = 0x5421
+_PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA = 15, 16, 0x53564D41
+
+#: Threads of one process that compute and talk over connected sockets: an enclave.
+COMPUTING = CallList(
+    (
+        *_ALWAYS, "poll", "ppoll", "shutdown", "mremap", "rt_sigaction", "rt_sigprocmask", "sigaltstack",
+        "set_robust_list", "rseq", "gettid", "getpid", "sched_yield",
+    ),
+    {
+        **_COMMON,
+        "futex": OneOf(1, (*_PRIVATE_FUTEX, *_THREAD_ENDS)),
+        "clone": Flags(0, _THREAD, _THREAD_OPTIONS),
+        "tgkill": OwnProcess(0),  # abort
+        "sched_getaffinity": Zero(0),
+        "madvise": OneOf(2, (_MADV_DONTNEED, _MADV_FREE, _MADV_HUGEPAGE)),
+        "ioctl": OneOf(1, (_FIONBIO,)),
+        "prctl": OneOf(0, (_PR_SET_NAME, _PR_GET_NAME, _PR_SET_VMA)),
+    },
+)  # fmt: skip
+
 
 # (place of the architecture in NUMBERS, number that the kernel gives it, number of the call seccomp)
 _MACHINES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}

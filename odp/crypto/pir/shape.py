@@ -1,22 +1,193 @@
-"""The public shape of a table for private queries: the parameters that devices and servers must agree on."""
+"""The public shape of a table for private queries: the parameters that devices and servers must agree on.
+
+The layout of a table in buckets, so that one pass of a server answers many keys.
+
+A table of n rows is laid out ``tables`` times; each time a public pseudorandom permutation of [0, n) deals its rows to
+``buckets`` buckets like cards. So every bucket of a layout has one place for each of n / buckets rows, bucket and place
+of a row follow from its number alone, and no server stores a map or a copy of rows. A device with up to ``keys``
+different rows asks every bucket once: for the one of its rows that was assigned to it, or for the row at place 0.
+A server works through n rows for each layout, instead of n rows for each key.
+
+Rows are assigned by maximum matching. Where even that leaves a row without a bucket, the device asks all buckets
+alike and misses the row. For rows that were chosen without the seed in mind this happens with a probability below
+2^-40: ``unplaced_bound``, a union bound over all sets of keys whose buckets are fewer than they.
+
+Sources: Angel et al. 2018, "PIR with compressed queries and amortized query processing", section 4.1 (probabilistic
+batch codes by cuckoo hashing); Luby and Rackoff 1988 (the permutation, with AES as its round function); Black and
+Rogaway 2002, "Ciphers with arbitrary finite domains", section 3 (walking the cycle back into the domain).
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from odp import _validate
-from odp.crypto.domains import PIR_SHAPE
+from odp.crypto.domains import PIR_LAYOUT, PIR_SHAPE
 from odp.crypto.pir import records
-from odp.crypto.pir.layout import MOST_KEYS, Layout
 from odp.errors import ConfigurationError
 
-__all__ = ["MOST_ROWS", "MOST_ROW_BYTES", "SEED_BYTES", "Shape"]
+Int64Array = npt.NDArray[np.int64]
+
+#: Most keys of one query.
+MOST_KEYS = 512
+
+_MOST_TABLES = 4
+_ROUNDS = 8
+
+
+class Layout:
+    """Buckets of ``rows`` rows for queries of up to ``keys`` keys.
+
+    Args:
+        rows: 1 or more.
+        keys: 1 .. MOST_KEYS.
+        seed: public, any length; bind the table's hash into it.
+    """
+
+    def __init__(self, rows: int, keys: int, seed: bytes) -> None:
+        _validate.integer(low=1, high=MOST_KEYS, keys=keys)
+        self.rows = rows
+        self.tables, self.per_table = _sizes(keys)
+        #: Places of every bucket: public, and the same for all.
+        self.places = -(-rows // self.per_table)
+        bits = (rows - 1).bit_length()
+        self._left_bits, self._right_bits = bits // 2, bits - bits // 2
+        self._rounds = [self._round_tables(seed, table) for table in range(self.tables)]
+
+    @property
+    def buckets(self) -> int:
+        """Total number of buckets in all tables: the sub-queries of every query."""
+        return self.tables * self.per_table
+
+    def cells(self, rows: npt.ArrayLike) -> Int64Array:
+        """Bucket and place of rows [k] in every layout: int64 [k, tables, 2]."""
+        wanted = np.asarray(rows, dtype=np.int64)
+        cells = np.empty((len(wanted), self.tables, 2), dtype=np.int64)
+        for table in range(self.tables):
+            dealt = self._permuted(wanted, table, backwards=False)
+            cells[:, table, 0] = table * self.per_table + dealt % self.per_table
+            cells[:, table, 1] = dealt // self.per_table
+        return cells
+
+    def first_rows(self) -> Int64Array:
+        """The row at place 0 of every bucket, int64 [buckets]; -1 where the bucket is empty."""
+        first = np.full((self.tables, self.per_table), -1, dtype=np.int64)
+        dealt = np.arange(min(self.per_table, self.rows))
+        for table in range(self.tables):
+            first[table, : len(dealt)] = self._permuted(dealt, table, backwards=True)
+        return first.reshape(-1)
+
+    def assign(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Which of the different ``rows`` every bucket is asked for, and at which place: int64 [buckets] each.
+
+        The first is an index into ``rows``, or -1: then the place is 0.
+        """
+        cells = self.cells(rows)
+        assigned = _matching(cells[:, :, 0].tolist(), self.buckets)
+        places = np.zeros(self.buckets, dtype=np.int64)
+        buckets = np.flatnonzero(assigned >= 0)
+        owners = assigned[buckets]
+        places[buckets] = cells[owners, buckets // self.per_table, 1]
+        return assigned, places
+
+    def _round_tables(self, seed: bytes, table: int) -> list[Int64Array]:
+        """The outputs of every round function for all its inputs: half of a number has few values."""
+        key = hashlib.sha256(PIR_LAYOUT + hashlib.sha256(seed).digest() + bytes([table])).digest()
+        tables = []
+        for number in range(_ROUNDS):
+            input_bits, bits = (
+                (self._right_bits, self._left_bits) if number % 2 == 0 else (self._left_bits, self._right_bits)
+            )
+            blocks = np.zeros((2**input_bits, 2), dtype="<u8")
+            blocks[:, 0], blocks[:, 1] = np.arange(2**input_bits), number
+            encrypted = Cipher(AES(key), ECB()).encryptor().update(blocks.tobytes())
+            words = np.frombuffer(encrypted, dtype="<u8").reshape(-1, 2)[:, 0]
+            tables.append((words & np.uint64(2**bits - 1)).astype(np.int64))
+        return tables
+
+    def _permuted(self, values: Int64Array, table: int, *, backwards: bool) -> Int64Array:
+        permuted = self._feistel(values, table, backwards=backwards)
+        outside = np.flatnonzero(permuted >= self.rows)
+        # Ends: the walk from a value of the domain comes back to one at the latest at that value.
+        while len(outside):
+            permuted[outside] = self._feistel(permuted[outside], table, backwards=backwards)
+            outside = outside[permuted[outside] >= self.rows]
+        return permuted
+
+    def _feistel(self, values: Int64Array, table: int, *, backwards: bool) -> Int64Array:
+        left, right = values >> self._right_bits, values & (2**self._right_bits - 1)
+        order = range(_ROUNDS - 1, -1, -1) if backwards else range(_ROUNDS)
+        for number in order:
+            outputs = self._rounds[table][number]
+            if number % 2 == 0:
+                left = left ^ outputs[right]
+            else:
+                right = right ^ outputs[left]
+        mixed: Int64Array = (left << self._right_bits) | right
+        return mixed
+
+
+def _sizes(keys: int) -> tuple[int, int]:
+    """Tables, and buckets of each: about 1.5 buckets per key, more for few keys, whose buckets collide more easily."""
+    if keys <= _MOST_TABLES:
+        return keys, 1  # each row has a whole table to itself
+    return _MOST_TABLES, max(-(-3 * keys // 8), 11 + -(-keys // 8))
+
+
+def unplaced_bound(keys: int) -> float:
+    """An upper bound on the probability that some of ``keys`` rows find no bucket, for a random layout.
+
+    By Hall's theorem a smallest set of s such rows has s - 1 buckets; the bound sums over all s and all such sets of
+    buckets, where a row falls into a given share of each table independently.
+    """
+    tables, buckets = _sizes(keys)
+    total = 0.0
+    for size in range(tables + 1, keys + 1):
+        counts = range(min(buckets, size) + 1)
+        within = np.array([math.comb(buckets, count) * (count / buckets) ** size for count in counts])
+        shared = within
+        for _ in range(tables - 1):
+            shared = np.convolve(shared, within)[:size]
+        total += math.comb(keys, size) * float(shared[size - 1] if len(shared) == size else 0.0)
+    return total
+
+
+def _matching(choices: list[list[int]], buckets: int) -> Int64Array:
+    """The index of the row that every bucket serves, or -1: as many rows as possible (augmenting paths)."""
+    owner = [-1] * buckets
+    for row in range(len(choices)):
+        # Breadth first from the row to a free bucket; ``reached`` says through which row a bucket was seen.
+        reached: dict[int, int] = {}
+        queue, free = [row], -1
+        for current in queue:
+            for bucket in choices[current]:
+                if bucket not in reached:
+                    reached[bucket] = current
+                    if owner[bucket] < 0:
+                        free = bucket
+                        break
+                    queue.append(owner[bucket])
+            if free >= 0:
+                break
+        while free >= 0:
+            current = reached[free]
+            previous = next((bucket for bucket in choices[current] if owner[bucket] == current), -1)
+            owner[free] = current
+            free = previous if current != row else -1
+    return np.array(owner, dtype=np.int64)
+
+
+__all__ = ["MOST_KEYS", "MOST_ROWS", "MOST_ROW_BYTES", "SEED_BYTES", "Layout", "Shape", "unplaced_bound"]
 
 MOST_ROWS = 2**26
 MOST_ROW_BYTES = 2**20

@@ -23,7 +23,7 @@ from odp import _validate
 from odp._system.files.private_files import make_folders, open_private
 from odp._system.files.state_folder import StateFolder, keep_out_of_git, state_errors
 from odp.errors import ConfigurationError, ServiceError
-from odp.operations.local.reference_values import reference_values
+from odp.operations.local.log_setup import reference_values
 from odp.operations.local.successor import adopt_successor
 from odp.transport import channel
 from odp.transport.tls import TlsIdentity, development_identity

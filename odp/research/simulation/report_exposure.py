@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from odp.algorithms.experiment import Quality
-from odp.pictures import exposure as pictures
+from odp.pictures import charts as pictures
 from odp.pictures import page
 from odp.pictures.style import look
 
@@ -20,7 +20,7 @@ def shown_to_people(diagnostics: Mapping[str, Any], quality: Quality) -> list[st
 def draw(path: Path, diagnostics: Mapping[str, Any], quality: Quality, *, title: str) -> None:
     """The picture of both sections, as a file. Raises DataError, KeyError where a figure is missing."""
     users, items, metric = _both(diagnostics, quality)
-    pictures.draw(path, _shares(diagnostics["exposure"]), users, items, metric=metric, title=title)
+    pictures.draw_exposure(path, _shares(diagnostics["exposure"]), users, items, metric=metric, title=title)
 
 
 def _lists(diagnostics: Mapping[str, Any]) -> list[str]:

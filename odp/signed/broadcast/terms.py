@@ -9,7 +9,7 @@ from odp.v1 import broadcast_pb2, common_pb2
 
 AUTO, ALL, ENCLAVE, PIR = "auto", "all", "enclave", "pir"
 METHODS = (AUTO, ALL, ENCLAVE, PIR)
-#: Most rows of one request to two parties (``odp.crypto.pir.layout``).
+#: Most rows of one request to two parties (``odp.crypto.pir.shape``).
 MOST_PIR_KEYS = 512
 
 #: Method -> its number in the signed task; those that are missing are never in one.

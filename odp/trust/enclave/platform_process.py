@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from odp._system.files.durability import Health
-from odp._system.sandbox import kernel, namespaces
+from odp._system.sandbox import kernel
 from odp._system.sandbox.frames import receive_frame, send_frame
 from odp._system.sandbox.kernel import end_with_parent
 from odp.crypto import late_imports
@@ -207,14 +207,14 @@ def _start(
     arguments = {"entry": entry, "channel": _CHANNEL, "platform": _PLATFORM, "debug": debug}
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as report, os.fdopen(writing, "wb", buffering=0) as reporting:
-        outside = namespaces.links()
-        for names in namespaces.ATTEMPTS:
-            flags = namespaces.flags_of(names)
+        outside = kernel.links()
+        for names in kernel.ATTEMPTS:
+            flags = kernel.flags_of(names)
             process = _clone(flags)
             if process == 0:
                 end_with_parent()
                 # Still this program: the enclave cannot report what only the platform knows.
-                reporting.write((" ".join(namespaces.apart(outside)) + "\n").encode())
+                reporting.write((" ".join(kernel.apart(outside)) + "\n").encode())
                 become(image, "odp.trust.enclave.boot", (channel.fileno(), platform.fileno()), arguments, files={})
             if process > 0:
                 reporting.close()

@@ -13,7 +13,7 @@ Nothing can be taken back.
 ``landlock-no-files``    no file can be opened, from before its first instruction on
 ``closed-descriptors``   of what it inherited, nothing is open but its two sockets
 ``resource-limits``      no new file can grow above zero bytes, and few descriptors can be open
-``seccomp``              system calls are limited to ``odp._system.sandbox.system_calls.COMPUTING``, for all threads
+``seccomp``              system calls are limited to ``odp._system.sandbox.seccomp.COMPUTING``, for all threads
 =======================  ==========================================================================
 
 The platform adds the namespaces that it started the process in (``NAMESPACES``). Each restriction is checked after it
@@ -28,12 +28,12 @@ import errno
 import resource
 from collections.abc import Callable, Iterable
 
-from odp._system.sandbox import kernel, namespaces
+from odp._system.sandbox import kernel
 from odp._system.sandbox.kernel import Restrictions
-from odp._system.sandbox.system_calls import COMPUTING
+from odp._system.sandbox.seccomp import COMPUTING
 
 #: Namespaces of its own: users, network (empty), System V objects, processes.
-NAMESPACES: tuple[str, ...] = namespaces.NAMES
+NAMESPACES: tuple[str, ...] = kernel.NAMES
 BEFORE_IMPORTS: tuple[str, ...] = (
     "no-new-privileges",
     "not-dumpable",

@@ -7,8 +7,7 @@ import struct
 
 import pytest
 
-from odp._system.sandbox.seccomp import filter_for
-from odp._system.sandbox.system_calls import COMPUTING, ISOLATED, CallList
+from odp._system.sandbox.seccomp import COMPUTING, ISOLATED, CallList, filter_for
 
 PROCESS = 4242
 ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

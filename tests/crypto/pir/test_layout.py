@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.crypto.pir.layout import MOST_KEYS, Layout, unplaced_bound
+from odp.crypto.pir.shape import MOST_KEYS, Layout, unplaced_bound
 from odp.errors import ConfigurationError
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from odp.crypto import pir
 from odp.crypto.pir import records
-from odp.crypto.pir.layout import MOST_KEYS
+from odp.crypto.pir.shape import MOST_KEYS
 from odp.errors import ConfigurationError
 
 SEED, HASH = bytes(range(32)), hashlib.sha256(b"table").digest()

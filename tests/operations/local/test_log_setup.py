@@ -9,8 +9,7 @@ import pytest
 from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
-from odp.operations.local.log_setup import ENDORSEMENTS, VALID_SECONDS, endorse_all, pin_log
-from odp.operations.local.reference_values import reference_values
+from odp.operations.local.log_setup import ENDORSEMENTS, VALID_SECONDS, endorse_all, pin_log, reference_values
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.trust.enclave.reference_values import ReferenceValues
 from odp.trust.log.endorsements import EndorsementFile, open_endorsement
