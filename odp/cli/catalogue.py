@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import print_json, print_text
-from odp.cli.text_lines import lines_of
+from odp.cli.outputs import lines_of
 
 if TYPE_CHECKING:
     from odp.protocol.catalogues.catalogue import Catalogue

@@ -1,4 +1,7 @@
-"""The options that say how a table of one's own is read, for every command that takes data."""
+"""The options that say how a table of one's own is read, for every command that takes data.
+
+What a shell offers for `--data`: names of data sets, and files and folders.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,31 @@ import inspect
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from odp.cli.completing import data_names
 from odp.cli.console import console
+
+
+def data_names(incomplete: str) -> list[str]:
+    """Names of data sets and paths that begin with ``incomplete``; a folder ends with a slash, so that it goes on."""
+    from odp.datasets import DATASETS
+
+    named = [name for name in ("synthetic", *DATASETS) if name.startswith(incomplete)]
+    return named + _paths(incomplete)
+
+
+def _paths(incomplete: str) -> list[str]:
+    before, slash, begun = incomplete.rpartition("/")
+    folder = Path(before + slash) if before or slash else Path()
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError:
+        return []
+    shown = [path for path in inside if path.name.startswith(begun) and (begun or not path.name.startswith("."))]
+    return [f"{before}{slash}{path.name}{'/' if path.is_dir() else ''}" for path in shown]
 
 
 class OnError(StrEnum):

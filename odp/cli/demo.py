@@ -1,4 +1,8 @@
-"""`odp demo`: the whole platform on this machine, from five programs to a private model, and what it was worth."""
+"""`odp demo`: the whole platform on this machine, from five programs to a private model, and what it was worth.
+
+Before it starts it shows who takes part, and after it ended what to do next. For later checks it keeps the
+signed ledger, and an audited copy of the log.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,18 @@ import dataclasses
 import functools
 import json
 import math
+import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -27,14 +35,16 @@ from odp.errors import ConfigurationError, ServiceError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from odp.cli.demo_rounds import Watched
-    from odp.cli.receipts import Receipts
     from odp.datasets import Split
     from odp.evaluation.baselines import Baselines
     from odp.operations.local.processes import Child, Services
+    from odp.services.connection import TaskHandle
     from odp.tasks.task import Task
     from odp.trust.enclave.policy import EnclavePolicy
+    from odp.trust.log.audit import AuditReport
 
 # The default ends within a minute on two slow cores; `benchmarks/demo_minute.py` measures it.
 _DEVICES = 400
@@ -77,10 +87,7 @@ def demo(
     """Train a private model on this machine, with all programs as real processes."""
     require_linux("odp demo")
     from odp.cli.demo_rounds import chart, traffic, watch
-    from odp.cli.demo_words import parties_table
     from odp.cli.device import take_users
-    from odp.cli.meanwhile import begin
-    from odp.cli.receipts import collect
     from odp.datasets import load, random_split
     from odp.evaluation.baselines import baselines
     from odp.evaluation.comparison import draw_progress
@@ -318,7 +325,6 @@ def _finish(
 
     from odp.cli.broadcasting import broadcast_line
     from odp.cli.demo_rounds import rounds_table
-    from odp.cli.demo_words import next_steps
     from odp.evaluation.comparison import comparison_table
     from odp.research.simulation.inputs import NOT_A_RELEASE
     from odp.signed.broadcast.terms import method_of
@@ -438,3 +444,107 @@ def _last_model_tables(task: Task) -> Iterator[Any]:
 
     server = algorithm_for(task.definition()).server()
     yield from server.broadcast(server.start()).tables
+
+
+_PARTIES = (
+    ("devices", "train on their own ratings", "each its own ratings"),
+    ("issuer", "gives each device one token per round", "who takes part"),
+    ("distributor", "an enclave; gives devices the rows that they ask for", "sealed requests"),
+    ("aggregator", "an enclave; adds contributions up, and noise to the sum", "sealed contributions"),
+    ("server", "opens rounds, makes the next model", "noisy sums"),
+)
+_HELPER = ("helper", "half of a private lookup, beside the distributor", "half of a lookup")
+
+
+def parties_table(*, helper: bool) -> Table:
+    """The programs that the demo starts, with ``helper`` the helper of private lookups too."""
+    from rich.table import Table
+
+    caption = "the enclaves are emulated: whoever runs this machine can read what is inside"
+    table = Table("program", "what it does", "what its operator sees", caption=caption)
+    for row in (*_PARTIES, *([_HELPER] if helper else [])):
+        table.add_row(*row)
+    return table
+
+
+def next_steps(output: Path) -> str:
+    """What to do after the demo, in three commands."""
+    steps = (
+        (f"odp report {shlex.quote(str(output))}", "a page about this run"),
+        ("odp data check FILE.csv", "your own data: what is in it, and the ε that fits"),
+        ("odp init my-app", "a small project of your own, with a device in it"),
+    )
+    width = max(len(command) for command, _ in steps)
+    return "\n".join(["next:", *(f"  {command:<{width}}  {what}" for command, what in steps)])
+
+
+_T = TypeVar("_T")
+
+
+def begin(act: Callable[[], _T]) -> Future[_T]:
+    """Starts ``act`` on a thread of its own, which an interrupted command does not wait for."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(act())
+        except BaseException as error:  # whoever asks for the result raises it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="meanwhile", daemon=True).start()
+    return future
+
+
+_PINS = "reference_values.json"
+
+
+@dataclass(frozen=True)
+class Receipts:
+    """Attributes: ``ledger`` is canonical JSON, ``audit`` what the audit of the copy in ``folder`` found."""
+
+    ledger: bytes
+    audit: AuditReport
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Plain values for a report."""
+        return {
+            "folder": str(self.folder),
+            "size": self.audit.checkpoint.checkpoint.size,
+            "entries": self.audit.counts,
+            "epsilon": self.audit.tasks[-1].epsilon,
+        }
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """Lines for the terminal: what was checked, and how to repeat it."""
+        pins = self.folder.parent / _PINS
+        return (
+            f"audit passed: {self.audit.checkpoint.checkpoint.size} entries of the transparency log, every signature, "
+            f"ε {self.audit.tasks[-1].epsilon:.4f} from the charges alone; the attested enclave signed the ledger",
+            f"again: odp audit verify --log {self.folder} --reference-values {pins}",
+        )
+
+
+def collect(handle: TaskHandle, services: Services, output: Path) -> Receipts:
+    """Fetches the ledger and checks its signature; copies the log and what is pinned to ``output``; audits the copy.
+
+    Raises:
+        AttestationError, SignatureError, StateError: the ledger is not signed by the attested aggregator.
+        AuditFailure: a record of the log is wrong.
+        OSError: ``output`` cannot be written.
+    """
+    from odp.trust.enclave.reference_values import ReferenceValues
+    from odp.trust.log.audit import audit
+    from odp.trust.log.sources import LogFolder
+
+    pinned = ReferenceValues.load(services.reference_values)
+    status = handle.status()
+    enclave = handle.connection.attested_aggregator(status, pinned)
+    ledger = handle.connection.ledger(status).ledger(enclave.signing_key)
+    copy = output / "log"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(services.root / "server" / "log", copy, ignore=shutil.ignore_patterns(".*"))
+    shutil.copy(services.reference_values, output / _PINS)
+    return Receipts(ledger.encode(), audit(LogFolder(copy), pinned), copy)

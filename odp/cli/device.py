@@ -1,8 +1,14 @@
-"""`odp device`: a host of many devices, and what a device tells its own person."""
+"""`odp device`: a host of many devices, and what a device tells its own person.
+
+`odp device doctor` shows what this machine enforces for a developer's on-device code, and what else a device finds.
+
+Recommendations of a device as a terminal shows them: a prediction, and its range where one was asked for.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +17,108 @@ import typer
 from odp.cli import person
 from odp.cli.console import console, print_error, print_json, print_text, results_console
 from odp.cli.data_options import as_written, print_reading, takes_labelled_table, takes_table
-from odp.cli.device_doctor import doctor
 from odp.cli.outputs import output_file, writing_file
-from odp.cli.recommended import listed, notes_of, table_of
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from device_runtime import Recommendation
     from odp.datasets import Ratings
     from odp.datasets.item_texts import NamedItems
     from odp.models.example_columns import ExampleColumns
+
+_MEANING = {
+    "namespace-user": "users of its own: no rights outside",
+    "namespace-network": "a network of its own, empty",
+    "namespace-ipc": "shared memory and queues of its own",
+    "namespace-process": "it sees no other process, and its number does not count calls",
+    "no-shared-pages": "its memory is not merged with that of others, and takes no huge pages",
+    "private-memory": "it maps no file: libraries are copies that no other process shares",
+    "no-new-privileges": "no program could give it more rights",
+    "not-dumpable": "no process of the same user may read its memory",
+    "no-core-dumps": "its memory goes to no file when it crashes",
+    "no-capabilities": "it has none of root's rights",
+    "closed-descriptors": "it inherits its channel and nothing else",
+    "memory-limit": "address space is limited",
+    "processor-limit": "processor time is limited",
+    "file-limit": "no file can grow, few descriptors",
+    "landlock-no-files": "no file can be opened",
+    "seccomp": "system calls: compute, its channel; no threads, no counters of the machine",
+}
+
+
+def doctor(
+    state: Annotated[Path, typer.Option(help="State folder of the device host.")] = Path("odp-devices"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print what this machine enforces for on-device services, how it keeps stores, and which sensors it has.
+
+    Exit code 1 means that a promised restriction of services is not enforced.
+    """
+    from device_runtime import MachineSensors
+    from device_runtime.host.doctor import examine
+
+    examination = examine(MachineSensors(state if state.is_dir() else Path.cwd()), folder=state)
+    if json:
+        print_json(examination.as_json())
+    else:
+        print_text(f"python {examination.python}, {examination.system}")
+        for name in (*examination.enforced, *examination.not_enforced):
+            print_text(f"{'NOT ENFORCED' if name in examination.not_enforced else 'enforced':<13} {name}")
+        if examination.problem:
+            print_text(f"services do not run here: {examination.problem}")
+        for name in (*examination.held, *examination.refused):
+            print_text(f"  {'REFUSED' if name in examination.refused else 'holds':<8} {name:<19} {_MEANING[name]}")
+        print_text(f"stores: {examination.store}")
+        print_text(f"keyring: {examination.keyring}")
+        for name, reason in examination.sensors.items():
+            print_text(f"sensor {name}: {reason or 'readable'}")
+    if examination.not_enforced:
+        raise typer.Exit(1)
+
+
+def listed(
+    recommendation: Recommendation, names: Sequence[str] | None, keys: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Plain values: ``recommendations``, each with ``low`` and ``high`` beside the ``level`` where there are ranges.
+
+    ``ratings_left_out`` counts the person's own ratings of items that the model does not know.
+    """
+    fields = ("item", "score", "low", "high")
+    rows: list[dict[str, Any]] = [dict(zip(fields, row, strict=False)) for row in recommendation.rows()]
+    for row, item in zip(rows, recommendation.items.tolist(), strict=True):
+        row["item"] = item
+    for column, texts in (("name", names), ("key", keys)):
+        for row, text in zip(rows, texts or (), strict=False):
+            row[column] = text
+    level = {} if recommendation.ranges is None else {"level": recommendation.ranges.level}
+    return {**level, "recommendations": rows, "ratings_left_out": recommendation.left_out}
+
+
+def notes_of(recommendation: Recommendation) -> list[str]:
+    """What to know of recommendations before they are read."""
+    from device_runtime.view.shown_items import left_out_note
+
+    return [left_out_note(recommendation.left_out)] if recommendation.left_out else []
+
+
+def table_of(recommendation: Recommendation, names: Sequence[str] | None, *, title: str) -> Table:
+    """A row per item: a value of the declared range, or a score that only ranks.
+
+    A range says in its head how often it covers the person's own value.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    ranges = recommendation.ranges
+    head = [] if ranges is None else [f"{100 * ranges.level:g} times in 100 within"]
+    shown = Table("", "item", "predicted value" if recommendation.values else "score", *head, title=title)
+    for rank, (item, score, *ends) in enumerate(recommendation.rows()):
+        name = str(item) if names is None else names[rank]
+        # A title may hold what a terminal's markup would take for a style.
+        shown.add_row(str(rank + 1), Text(name), f"{score:.2f}", *([f"{ends[0]:.2f} to {ends[1]:.2f}"] if ends else []))
+    return shown
+
 
 _SWITCH_SECONDS = 5e-4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odp.cli.text_lines import lines_of
+from odp.cli.outputs import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

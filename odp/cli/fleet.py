@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from odp.cli.console import console, print_json, results_console, resume_with
-from odp.cli.progress import steps
+from odp.cli.console import console, print_json, results_console, resume_with, steps
 
 if TYPE_CHECKING:
     from rich.console import Console

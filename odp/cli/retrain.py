@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, results_console
+from odp.cli.console import console, print_json, results_console, steps
 from odp.cli.data_options import SplitAt, print_reading, takes_table
 from odp.cli.outputs import output_folder, writing
-from odp.cli.progress import steps
 
 if TYPE_CHECKING:
     from odp.datasets.monthly import Month

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, results_console, resume_with
+from odp.cli.console import console, print_json, results_console, resume_with, steps
 from odp.cli.data_options import SplitAt, as_written, takes_labelled_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.exporting import check_export, export_run
 from odp.cli.outputs import check_apart, output_file, output_folder, writing_file
-from odp.cli.progress import steps
 
 if TYPE_CHECKING:
     from odp.algorithms.experiment import Experiment, NamedData

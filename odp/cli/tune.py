@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, results_console, resume_with
+from odp.cli.console import console, print_json, results_console, resume_with, steps
 from odp.cli.data_options import SplitAt, print_reading, takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_file, writing_file
-from odp.cli.progress import steps
 
 
 @takes_table

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from odp.cli import main as entry
-from odp.cli.completing import data_names
 from odp.cli.console import interrupted, resume_with
+from odp.cli.data_options import data_names
 
 
 @pytest.mark.parametrize(("words", "found"), [("odp sim", "simulate"), ("odp compare --da", "--data")])

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from typer.main import get_command
 
-from odp.cli.demo_words import next_steps, parties_table
+from odp.cli.demo import next_steps, parties_table
 from odp.cli.main import app
 
 

@@ -8,7 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
-from odp.cli.progress_chart import ProgressChart
+from odp.cli.demo_rounds import ProgressChart
 
 
 def _lines(chart: ProgressChart, *, width: int = 100, encoding: str = "utf-8") -> list[str]:

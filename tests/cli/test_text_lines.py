@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odp.cli.text_lines import lines_of
+from odp.cli.outputs import lines_of
 
 
 @pytest.mark.parametrize(
