@@ -17,8 +17,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from google.protobuf.message import DecodeError
 
-from distributor.header import ModelHeader, open_header
-from distributor.interface import UnknownModel
+from distributor.interface import ModelHeader, UnknownModel, open_header
 from distributor.scan import ScannedTable, in_range
 from odp.crypto import hpke
 from odp.crypto.domains import select_info, selected_aad

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from distributor.header import ModelHeader
-from distributor.interface import UnknownModel
+from distributor.interface import ModelHeader, UnknownModel
 from distributor.model_store import ModelStore
 from distributor.servicer import DistributorService
 from distributor.shares import Ready, Shares

@@ -1,24 +1,26 @@
-"""The distributor as a program: state folder, enclave, gRPC server."""
+"""The distributor as a program: state folder, enclave, gRPC server.
+
+Servers publish models and delete tasks through DistributorControlService, with a certificate that names them servers.
+What they publish is signed by a developer; a distributor with a list of developers accepts nothing from others.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
-from distributor.control import NAME as CONTROL
-from distributor.control import ServedDevelopers, control_servicer
-from distributor.interface import DISTRIBUTOR
+from distributor.interface import DISTRIBUTOR, ModelHeader
 from distributor.leader import NAME as RETRIEVAL
 from distributor.leader import HelperClient, Leader, Replicator, leader_servicer
 from distributor.model_folders import ModelFolders
 from distributor.model_objects import ModelObjects
-from distributor.model_store import ModelStore
+from distributor.model_store import KEEP_DAYS, ModelStore, check_keep_days
 from distributor.remote import RemoteDistributor
-from distributor.retention import KEEP_DAYS, check_keep_days
 from distributor.servicer import NAME, WORKERS, DistributorService, Replication, distributor_servicer
 from distributor.shares import Shares
 from odp._system.files.state_folder import StateFolder
@@ -29,7 +31,7 @@ from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.program_config import ProgramConfig
 from odp.transport.running import Failure, Running
-from odp.transport.service import serve
+from odp.transport.service import serve, servicer
 from odp.transport.sweeping import DAY, Sweeping
 from odp.transport.tls import Callers, caller_name, read_ca
 from odp.trust.enclave import attestation_servicer, chip_end
@@ -47,6 +49,7 @@ LIMITS = Limits(request_bytes=MAX_KEYS_BYTES + 2**16)
 #: The file of a state folder that says where its models are; empty: inside.
 _BLOBS = "blobs"
 _KEY = re.compile(r"[0-9a-f]{64}")
+CONTROL_SERVICE = "odp.v1.DistributorControlService"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +181,7 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
             address=config.control_listen,
             identity=tls,
             add=add_control,
-            service_names=[CONTROL],
+            service_names=[CONTROL_SERVICE],
             callers=Callers(tls.ca_pem, (caller_name("server"),)),
         )
         undo.callback(orders.stop)
@@ -192,3 +195,33 @@ def start(config: Config, *, log: Log | None = None, launch: Launch = launch_pro
             log=log,
             failure=failure,
         )
+
+
+class ServedDevelopers:
+    """Restricts a distributor to models of some developers; otherwise as ``then`` (``servicer.Replication``)."""
+
+    def __init__(self, keys: Collection[bytes], then: Replication) -> None:
+        self._keys = keys
+        self._then = then
+
+    def check(self, header: ModelHeader) -> None:
+        """Raises ConfigurationError for a model of another developer."""
+        if header.task.developer_key not in self._keys:
+            raise ConfigurationError(
+                f"this distributor does not serve the developer {header.task.developer_key.hex()}; start it with "
+                "--developer and this key"
+            )
+        self._then.check(header)
+
+    def ensure(self, header: ModelHeader) -> None:
+        self._then.ensure(header)
+
+
+def control_servicer(service: DistributorService, log: Log) -> distributor_pb2_grpc.DistributorControlServiceServicer:
+    """``service`` as gRPC methods for servers, its errors as statuses."""
+
+    return servicer(
+        distributor_pb2_grpc.DistributorControlServiceServicer,
+        log,
+        {"Publish": service.publish, "ForgetTask": lambda request, _: service.forget_task(request)},
+    )

@@ -16,10 +16,8 @@ from typing import Protocol
 import grpc
 
 from distributor.downloads import BlockLists, pieces
-from distributor.header import ModelHeader, open_header
-from distributor.interface import Distributor, UnknownModel
-from distributor.model_store import ModelStore
-from distributor.retention import KEEP_DAYS, Held, forgettable
+from distributor.interface import Distributor, ModelHeader, UnknownModel, open_header
+from distributor.model_store import KEEP_DAYS, Held, ModelStore, forgettable
 from odp._validate import identifier, one_of
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
@@ -200,7 +198,7 @@ class DistributorService:
         return self._selects.admitted()
 
     def sweep(self) -> tuple[bytes, ...]:
-        """Deletes the models that ``distributor.retention`` releases; returns their ids. Raises StateError."""
+        """Deletes the models that ``distributor.model_store`` releases; returns their ids. Raises StateError."""
         with self._changing:
             now, models = self._sweeps.now(), map(self._held, self._store.models())
             doomed = forgettable(models, now=now, seconds=self._keep_seconds)

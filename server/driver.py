@@ -47,20 +47,14 @@ from odp.transport.backoff import pause_after
 from odp.transport.logs import Log, short
 from odp.trust.enclave.chip_end import ChipLooks
 from odp.v1 import aggregator_pb2, common_pb2
-from server.behind import require_not_behind
 from server.board import Board
-from server.closing import Arrivals
-from server.counting import count_wait
-from server.ending import end_elsewhere
 from server.leading import LOG, Leads
-from server.parties import Parties
-from server.round_clock import RoundClock
-from server.steps import StepThreads
-from server.steps_traced import traced
+from server.rounds import Arrivals, RoundClock, require_not_behind
+from server.steps import Parties, StepThreads, traced
 from server.storage import NewVersion, RoundRecord, RoundState, Storage, TaskRecord, TaskState, VersionRecord
 from server.storage.leases import Deposed
-from server.upkeep import Upkeep
-from server.waits import PAUSED, Wait, Waits, given_up
+from server.upkeep import Upkeep, end_elsewhere
+from server.waits import PAUSED, Wait, Waits, count_wait, given_up
 
 #: Seconds between two looks at an open round.
 POLL_SECONDS = 0.25
@@ -344,7 +338,7 @@ class Driver:
         return self._close(task, version, current)
 
     def _round_wait(self, task: TaskRecord, current: RoundRecord, contributions: int) -> Wait | None:
-        """What an open round waits for; None where it is to be closed (``server/closing.py``)."""
+        """What an open round waits for; None where it is to be closed (``server/rounds.py``)."""
         cohort, now = self._definition(task).cohort, self._monotonic()
         arrivals = self._arrivals.get(task.sha256)
         if arrivals is None or arrivals.round != current.round:

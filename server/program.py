@@ -37,7 +37,6 @@ from server.clients import AggregatorClient, DistributorClient, IssuerClient, Wi
 from server.distributors import Copy, Distributors
 from server.driver import Driver
 from server.fetched_values import FetchedValues
-from server.figures import tell_newest_releases
 from server.leading import Leads
 from server.local.desk import Desk
 from server.local.servicer import NAME as LOCAL_NAME
@@ -46,11 +45,11 @@ from server.local.steps import LocalSteps
 from server.log_servicer import NAME as LOG_NAME
 from server.log_servicer import log_servicer
 from server.operator_token import OperatorToken
-from server.parties import Parties
 from server.populations import Populations
 from server.replica import Follower, Replica, place_of
 from server.servicer import NAME, ServerService, TaskAdmission, TaskStatuses, server_servicer
 from server.shared_log import SharedLog
+from server.steps import Parties
 from server.storage import Storage, TaskState
 from server.storage.postgresql import open_postgresql
 from server.storage.sqlite import open_sqlite
@@ -59,6 +58,7 @@ from server.tables import NAME as TABLE_NAME
 from server.tables import TableBook, TableFiles, TablePublisher, table_servicer
 from server.token_keys import TokenKeys
 from server.transparency import KnownWitness, LogKeeper, read_witness
+from server.upkeep import tell_newest_releases
 
 ROLE = "server"
 KEY_FILE = "developer.key"

@@ -22,13 +22,12 @@ from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.board import Board
-from server.counting import require_count, unneeded_count
 from server.local.desk import Desk
 from server.local.steps import require_periods
 from server.operator_token import OperatorToken
 from server.populations import Populations
 from server.storage import RoundRecord, Storage, TaskRecord, TaskState
-from server.waits import Wait
+from server.waits import Wait, require_count, unneeded_count
 
 NAME = "odp.v1.ServerService"
 #: Releases that one answer about tasks carries at most; older rounds then come without theirs.

@@ -1,17 +1,32 @@
-"""What a server does now and then: sign the log again, and publish models again that a distributor may have lost."""
+"""What a server does besides the rounds of tasks.
+
+It ends tasks at the other parties, signs the log again, and publishes models again that a distributor may have lost.
+At its start it reports figures of earlier releases to whoever measures the program.
+"""
 
 from __future__ import annotations
 
 import contextlib
 
-from odp.errors import OdpError
+import grpc
+
+from odp.crypto import domains
+from odp.crypto.signing import SigningKey
+from odp.errors import OdpError, ServiceError
+from odp.transport import observing
 from odp.transport.logs import Log, short
+from odp.v1 import common_pb2, population_pb2
 from server.board import Board
-from server.clients import Distributor
+from server.clients import Aggregator, Distributor
 from server.leading import LOG, Leads
-from server.storage import Storage, TaskState
+from server.storage import Storage, TaskRecord, TaskState
 from server.storage.leases import Deposed
 from server.transparency import LogKeeper
+
+#: The aggregator holds nothing of the task: of a population that is not this server's, for one.
+_NOTHING_HELD = frozenset(
+    {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED}
+)
 
 
 class Upkeep:
@@ -53,3 +68,41 @@ class Upkeep:
                 self._log.warning("not_published_again", task=short(task.sha256), reason=str(error))
         # Which of several distributors hold what may have changed.
         self._board.refresh()
+
+
+def end_elsewhere(
+    task: TaskRecord, key: SigningKey, *, aggregator: Aggregator, distributor: Distributor, log: Log
+) -> None:
+    """Returns once the aggregator has ended a task, and of a cancelled one the distributor has dropped the models.
+
+    Raises ServiceError: it is to be done again.
+    """
+    order = population_pb2.AbandonOrder(task_sha256=task.sha256).SerializeToString(deterministic=True)
+    signature = population_pb2.CharterSignature(key=key.public, signature=key.sign(domains.ABANDON, order))
+    try:
+        aggregator.abandon(task.signed, order, signature)
+    except ServiceError as error:
+        if error.code not in _NOTHING_HELD:
+            raise
+        log.warning("task_not_abandoned", task=short(task.sha256), name=task.name, reason=str(error))
+    if task.state is TaskState.CANCELLING:
+        distributor.forget_task(order, signature.signature)
+
+
+def tell_newest_releases(storage: Storage) -> None:
+    """Tells the observer of the newest release of each active task. Raises StateError."""
+    if not observing.observed():
+        return
+    for task in storage.tasks(TaskState.ACTIVE):
+        released = [entry for entry in storage.rounds(task.sha256) if entry.release_bytes]
+        if released:
+            release = common_pb2.Release.FromString(storage.release(task.sha256, released[-1].round).release)
+            observing.figures(
+                {
+                    "task": short(task.sha256),
+                    "round": released[-1].round,
+                    "contributions": release.contributions,
+                    "epsilon_spent": release.epsilon_spent,
+                    "epsilon_remaining": release.epsilon_remaining,
+                }
+            )

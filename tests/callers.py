@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from distributor.control import control_servicer
+from distributor.program import control_servicer
 from distributor.servicer import DistributorService, distributor_servicer
 from odp._system.files.state_folder import StateFolder
 from odp.transport.channel import connect

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from google.protobuf.message import Message
 
 from odp.v1 import common_pb2, enrolment_pb2, population_pb2
-from server.storage.dialects import dialect_of
 from server.storage.leases import SqlLeases
 from server.storage.log_rows import SqlLogRows
 from server.storage.protocol import (
@@ -39,6 +38,7 @@ from server.storage.schema import (
     TOKEN_KEYS,
     VERSIONS,
     create_tables,
+    dialect_of,
 )
 
 _WITH_MODELS = (TaskState.FINISHED, TaskState.ACTIVE, TaskState.FAILED)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distributor import enclave, header
+from distributor import enclave, interface
 from distributor.enclave import DistributorCore
 from distributor.interface import UnknownModel
 from odp.algorithms.registry import algorithm_for
@@ -310,7 +310,7 @@ def test_a_manifest_that_declares_what_no_model_may_hold_is_refused_by_its_heade
 ) -> None:
     model = developer.signed(developer.model().broadcast, change)
     with pytest.raises(ConfigurationError):
-        header.open_header(model.task, model.manifest)
+        interface.open_header(model.task, model.manifest)
 
 
 def test_the_newest_three_versions_of_each_task_are_kept(core: Any, developer: Any, kit: Any) -> None:

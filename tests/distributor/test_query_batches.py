@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from distributor import query_batches
-from distributor.query_batches import MOST_BATCHED, QueryBatches
+from distributor import shares
+from distributor.shares import MOST_BATCHED, QueryBatches
 from odp.crypto.pir import two_server
 from odp.crypto.pir.two_server import Database, RequestError
 
@@ -29,7 +29,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(given[1]))  # type: ignore[arg-type]
         return real(*given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(query_batches.two_server, "answer_many", counted)
+    monkeypatch.setattr(shares.two_server, "answer_many", counted)
     return found
 
 
@@ -88,7 +88,7 @@ def test_whoever_waits_for_a_pass_that_was_interrupted_hears_it(monkeypatch: pyt
     def broken(*_: object) -> list[bytes]:
         raise MemoryError
 
-    monkeypatch.setattr(query_batches.two_server, "answer_many", broken)
+    monkeypatch.setattr(shares.two_server, "answer_many", broken)
     request = two_server.query([7], data.shape)[0]
     with pytest.raises(MemoryError):
         QueryBatches(passes=1).answer(data, request, None)

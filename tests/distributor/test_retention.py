@@ -13,7 +13,7 @@ import pytest
 
 from distributor.enclave import DistributorCore
 from distributor.model_folders import ModelFolders
-from distributor.retention import Held, check_keep_days, forgettable
+from distributor.model_store import Held, check_keep_days, forgettable
 from distributor.servicer import DistributorService
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import HpkeKey, SignatureError, SigningKey, domains

@@ -14,7 +14,7 @@ import odp
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 MODELS = "distributor.model_folders:IncomingFolder"
-HELPER = "distributor.helper:HelperService"
+HELPER = "distributor.helper_program:HelperService"
 LEADER = "distributor.leader:Leader"
 REPLICATOR = "distributor.leader:Replicator"
 

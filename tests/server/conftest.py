@@ -59,9 +59,9 @@ from odp.v1 import (
 from server.board import Addresses, Board
 from server.clients import AggregatorClient, DistributorClient
 from server.driver import Driver
-from server.parties import Parties
 from server.populations import Populations
 from server.servicer import checked_task
+from server.steps import Parties
 from server.storage import Storage, TaskRecord
 from server.storage.sqlite import open_sqlite
 from trusted_aggregator.boundary.orders import open_abandon_order

@@ -9,7 +9,7 @@ import pytest
 
 from odp.v1 import common_pb2
 from server.board import LATER, NEXT, NEXT_SECONDS, SOON, Addresses, Board
-from server.closing import SETTLED_SECONDS
+from server.rounds import SETTLED_SECONDS
 from server.storage import OpenRound
 
 

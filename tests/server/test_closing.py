@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from odp.transport.channel import SHORT_DEADLINE
 from server.board import LATER, SOON
-from server.closing import QUIET_SECONDS, SETTLED_SECONDS, Arrivals
+from server.rounds import QUIET_SECONDS, SETTLED_SECONDS, Arrivals
 
 
 def at(*times: float) -> Arrivals:

@@ -13,9 +13,9 @@ import odp
 from odp.errors import ConfigurationError
 from odp.signed.task import open_task
 from odp.v1 import common_pb2
-from server.counting import count_wait, require_count, unneeded_count
 from server.storage import RoundState, TaskRecord, TaskState
 from server.storage.sqlite import open_sqlite
+from server.waits import count_wait, require_count, unneeded_count
 
 DEVICES = 100
 #: Devices by place: no rows, none usable, some, all.

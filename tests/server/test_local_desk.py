@@ -21,7 +21,7 @@ from odp.privacy.mechanisms.random_source import RandomSource
 from odp.signed.task import check_definition, open_task, sign_task, task_sha256
 from odp.transport.logs import Log
 from odp.v1 import common_pb2
-from server.local import writer
+from server.local import desk as desk_module
 from server.local.desk import Desk
 from server.local.steps import reporter_of
 from server.storage import Storage, TaskRecord
@@ -217,7 +217,7 @@ def test_strangers_fill_no_memory(storage: Storage, monkeypatch: pytest.MonkeyPa
         assert going_on.wait(SECONDS)
         return take(reports)
 
-    monkeypatch.setattr(writer, "_MOST_WAITING_BYTES", 10 * (1024 + 4))
+    monkeypatch.setattr(desk_module, "_MOST_WAITING_BYTES", 10 * (1024 + 4))
     monkeypatch.setattr(storage.reports, "take", slow)
     desk = Desk(storage.reports, log=Log("server"))
     sha256, reporter = added(storage, statistics())
@@ -289,11 +289,11 @@ def test_ids_are_forgotten_once_no_device_sends_them_again(stores: ServerStores,
     storage.reports.begin(sha256, reporter.first_rows())
     row = reporter.first_rows()[0]
     assert storage.reports.take([NewReport(sha256, identity(1), 0, row), NewReport(kept, identity(1), None, bytes(4))])
-    now[0] += writer.ID_SECONDS - 1
-    storage.reports.forget_ids(before=now[0] - writer.ID_SECONDS)
+    now[0] += desk_module.ID_SECONDS - 1
+    storage.reports.forget_ids(before=now[0] - desk_module.ID_SECONDS)
     assert storage.reports.has(sha256, identity(1))
     now[0] += 2
-    storage.reports.forget_ids(before=now[0] - writer.ID_SECONDS)
+    storage.reports.forget_ids(before=now[0] - desk_module.ID_SECONDS)
     assert not storage.reports.has(sha256, identity(1))
     assert storage.reports.has(kept, identity(1)), "a report that is kept is no mere id"
     assert (storage.reports.count(sha256), storage.reports.count(kept)) == (1, 1)

@@ -22,7 +22,7 @@ from odp.errors import ConfigurationError, StateError
 from odp.signed.task import task_sha256
 from odp.v1 import common_pb2, enrolment_pb2, population_pb2, server_pb2
 from server.storage import NewVersion, RoundState, Storage, TaskRecord, TaskState
-from server.storage.dialects import dialect_of
+from server.storage.schema import dialect_of
 from server.storage.sqlite import open_sqlite
 
 ID = bytes(range(32))

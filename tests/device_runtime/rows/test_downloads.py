@@ -20,9 +20,9 @@ from device_runtime.network.services import Services
 from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.table_cache import TableCache
 from distributor import servicer
-from distributor.control import control_servicer
 from distributor.enclave import DistributorCore
 from distributor.model_folders import ModelFolders
+from distributor.program import control_servicer
 from distributor.servicer import DistributorService, distributor_servicer
 from odp._system.files.state_folder import StateFolder
 from odp.algorithms.dpam.config import DPAM

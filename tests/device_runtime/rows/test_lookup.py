@@ -17,9 +17,9 @@ from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.services import Services, Traffic
 from device_runtime.rows.lookup import Lookup
 from distributor import servicer
-from distributor.control import control_servicer
 from distributor.enclave import DistributorCore
 from distributor.model_folders import ModelFolders
+from distributor.program import control_servicer
 from distributor.servicer import DistributorService, distributor_servicer
 from odp._system.files.state_folder import StateFolder
 from odp.crypto import HpkeKey, SigningKey

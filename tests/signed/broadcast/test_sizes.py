@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import odp
 from distributor.enclave import DistributorCore
-from distributor.header import open_header
+from distributor.interface import open_header
 from distributor.program import LIMITS
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import hpke

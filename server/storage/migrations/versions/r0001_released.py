@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from server.storage.dialects import dialect_of
+from server.storage.schema import dialect_of
 
 revision = "0001"
 down_revision = None
