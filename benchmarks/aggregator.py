@@ -93,8 +93,7 @@ def run(quick: bool) -> list[Figure]:
 
 def definition(*, items: int = _ITEMS, rank: int = _RANK) -> common_pb2.TaskDefinition:
     """The task that contributions are for."""
-    from odp.algorithms.dpam.config import DPAM
-    from odp.algorithms.dpam.data import RatingsData
+    from odp.algorithms.dpam.config import DPAM, RatingsData
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.protocol.terms import Cohort, UserLevelDP
     from odp.tasks.task import Task

@@ -128,8 +128,7 @@ def signals() -> Iterator[threading.Event]:
 
 
 def _task(chosen: Plan, *, items: int, low: float, high: float) -> Task:
-    from odp.algorithms.dpam.config import DPAM
-    from odp.algorithms.dpam.data import RatingsData
+    from odp.algorithms.dpam.config import DPAM, RatingsData
     from odp.models.matrix_factorization import MatrixFactorization
     from odp.protocol.terms import Cohort, UserLevelDP
     from odp.tasks.task import Task

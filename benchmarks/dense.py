@@ -29,8 +29,7 @@ from device_runtime.network.services import Services, Traffic
 from odp.algorithms.dense.grid import NUMBER
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.statistics.config import Histogram
-from odp.algorithms.statistics.task import Statistics
+from odp.algorithms.statistics.task import Histogram, Statistics
 from odp.crypto import HpkeKey, SigningKey, domains, seal
 from odp.crypto.secure_aggregation.masked import mask
 from odp.crypto.segments import open_segments, seal_segments

@@ -36,8 +36,7 @@ from device_runtime.round.admission import Admission, attesters_of
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.verification import FOLDER, Records
 from device_runtime.tasks.assignment import AssignmentReader, Work
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.datasets import Ratings
 from odp.errors import ServiceError
 from odp.models.matrix_factorization import MatrixFactorization

@@ -27,8 +27,7 @@ import numpy as np
 
 from benchmarks.dpam_data import ML_1M, ML_20M, MOST, SMALL, Shape, made, made_in_folder, plain_items, plain_sums
 from benchmarks.harness import Figure, Limit, progress
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.algorithms.dpam.population import DpamPopulation, machine_code
 from odp.algorithms.dpam.terms import FIRST_FACTOR_ROUND
 from odp.algorithms.registry import algorithm_for

@@ -20,8 +20,7 @@ from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Services
 from distributor.helper_program import helper_key
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.crypto import SigningKey
 from odp.errors import ServiceUnavailable
 from odp.models.matrix_factorization import MatrixFactorization

@@ -21,21 +21,18 @@ if TYPE_CHECKING:
     from odp import items as items
     from odp import living as living
     from odp import mechanisms as mechanisms
-    from odp.algorithms.dpam.config import DPAM
-    from odp.algorithms.dpam.data import RatingsData
+    from odp.algorithms.dpam.config import DPAM, RatingsData
     from odp.algorithms.dpftrl.config import DPFTRL
     from odp.algorithms.dpsgd.config import DPSGD
     from odp.algorithms.draw_and_discard.config import DrawAndDiscard
     from odp.algorithms.draw_and_discard.features import Boolean, Number
     from odp.algorithms.fedavg.config import DPFedAvg
     from odp.algorithms.heavy_hitters.task import HeavyHitters
-    from odp.algorithms.implicit.config import ImplicitDPAM
-    from odp.algorithms.implicit.data import ImplicitData
+    from odp.algorithms.implicit.config import ImplicitData, ImplicitDPAM
     from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining
     from odp.algorithms.private_fl.config import PrivateFL
     from odp.algorithms.quantiles.task import Quantiles
-    from odp.algorithms.statistics.config import Histogram, Mean
-    from odp.algorithms.statistics.task import Statistics
+    from odp.algorithms.statistics.task import Histogram, Mean, Statistics
     from odp.datasets import load
     from odp.isolated import IsolatedService
     from odp.models.events import Events
@@ -81,19 +78,19 @@ _HOME = {
     "Connection": "odp.services.connection",
     "CountUsable": "odp.tasks.count_usable",
     "HeavyHitters": "odp.algorithms.heavy_hitters.task",
-    "Histogram": "odp.algorithms.statistics.config",
+    "Histogram": "odp.algorithms.statistics.task",
     "ImplicitDPAM": "odp.algorithms.implicit.config",
-    "ImplicitData": "odp.algorithms.implicit.data",
+    "ImplicitData": "odp.algorithms.implicit.config",
     "IsolatedService": "odp.isolated",
     "KerasModel": "odp.models.litert.keras_model",
     "MatrixFactorization": "odp.models.matrix_factorization",
-    "Mean": "odp.algorithms.statistics.config",
+    "Mean": "odp.algorithms.statistics.task",
     "Number": "odp.algorithms.draw_and_discard.features",
     "PersonalTraining": "odp.algorithms.model_evaluation.task",
     "PrivateFL": "odp.algorithms.private_fl.config",
     "Quantiles": "odp.algorithms.quantiles.task",
     "RatedItems": "odp.models.rated_items",
-    "RatingsData": "odp.algorithms.dpam.data",
+    "RatingsData": "odp.algorithms.dpam.config",
     "Reconstruction": "odp.models.local_training",
     "RunResult": "odp.research.simulation.engine",
     "Statistics": "odp.algorithms.statistics.task",

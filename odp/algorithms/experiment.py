@@ -1,8 +1,8 @@
 """How a simulation measures and shows a trained model: each algorithm in its own figures.
 
-The package of a training has two modules for it. ``evaluation`` has the class ``TaskEvaluation``, which the simulator
-calls after every round; ``experiment`` has the class ``TaskExperiment`` for `odp simulate`, and ``QUALITY`` for
-`odp report`. Everything here is computed without noise on data that a researcher owns: no private release.
+The package of a training has a module ``experiment`` for it: the class ``TaskEvaluation``, which the simulator calls
+after every round; the class ``TaskExperiment`` for `odp simulate`; and ``QUALITY`` for `odp report`. Everything here
+is computed without noise on data that a researcher owns: no private release.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Quality:
 
 def evaluation_of(definition: common_pb2.TaskDefinition) -> TrainingEvaluation:
     """The evaluation of a model that a task trains."""
-    evaluation: TrainingEvaluation = part_of(str(training_of(definition)), "evaluation").TaskEvaluation(definition)
+    evaluation: TrainingEvaluation = part_of(str(training_of(definition)), "experiment").TaskEvaluation(definition)
     return evaluation
 
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from odp.algorithms.capabilities import Answers, RandomizedInquiry
-from odp.algorithms.coins import SourceWords, Words
-from odp.algorithms.local_seam import RELEASE, LocalReporter
+from odp.algorithms.local_seam import RELEASE, LocalReporter, SourceWords, Words
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.numerics.arrays import Float64Array, Int64Array

@@ -4,6 +4,8 @@ There is no enclave and there are no rounds. The server does one of two things w
 
 - it has rows, of which a device draws one at random, and each report becomes the content of a random row;
 - it has none, devices draw nothing, and it keeps every report.
+
+Where the coins of reports come from: the operating system on a device, each user's seed in a simulation.
 """
 
 from __future__ import annotations
@@ -15,18 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from odp.algorithms.declared import DeclaredRelease
-from odp.algorithms.seam import (
-    Algorithm,
-    Client,
-    LocalData,
-    LocalRows,
-    ModelTable,
-    Population,
-    Query,
-    Server,
-)
+from odp.algorithms.seam import Algorithm, Client, LocalData, LocalRows, ModelTable, Population, Query, Server
+from odp.crypto.keyed_hash import fraction_of, key_of, keyed_hash
 from odp.errors import ConfigurationError
-from odp.numerics.arrays import Float32Array
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 from odp.privacy.local_charge import LocalCharge
 from odp.privacy.local_events import LARGEST_LOCAL_EPSILON, LocalReport
 from odp.privacy.mechanisms.random_source import RandomSource
@@ -188,3 +182,53 @@ class LocalReporter(Algorithm):
         return ConfigurationError(
             f"Expected a task with rounds: devices of task {self.definition.name!r} report to its server alone"
         )
+
+
+_WORD = 2**64
+
+
+class Words(Protocol):
+    """Uniform 64-bit words for many users at once, independent between users and between labels."""
+
+    def words(self, purpose: int, attempt: int = 0) -> UInt64Array:
+        """One word per user, uint64 [users], for a use that no other call has: (``purpose``, ``attempt``)."""
+        ...
+
+
+class SourceWords:
+    """``Words`` of a stream of secret random numbers: each call reads its own."""
+
+    def __init__(self, source: RandomSource, users: int) -> None:
+        self._source = source
+        self._users = users
+
+    def words(self, purpose: int, attempt: int = 0) -> UInt64Array:
+        """uint64 [users]."""
+        return self._source.words(self._users)
+
+
+class HashedWords:
+    """``Words`` of simulated users: a hash of each user's seed, which protects nobody and depends on no other user."""
+
+    def __init__(self, seeds: UInt64Array) -> None:
+        self._seeds = seeds
+
+    def words(self, purpose: int, attempt: int = 0) -> UInt64Array:
+        """uint64 [users]."""
+        return keyed_hash(key_of("coins of reports", purpose, attempt), self._seeds)
+
+
+def fractions(words: Words, purpose: int) -> Float64Array:
+    """Uniform numbers in [0, 1), float64 [users]."""
+    return fraction_of(words.words(purpose))
+
+
+def below(words: Words, purpose: int, high: int) -> Int64Array:
+    """Uniform whole numbers from 0 to ``high`` - 1, int64 [users]; by rejection, so exactly uniform."""
+    random_words = words.words(purpose)
+    excess = _WORD % high
+    attempt = 0
+    while excess and (refused := random_words >= np.uint64(_WORD - excess)).any():
+        attempt += 1
+        random_words = np.where(refused, words.words(purpose, attempt), random_words)
+    return (random_words % np.uint64(high)).astype(np.int64)

@@ -33,7 +33,7 @@ class Entry:
 
 #: What federated trainings have in common.
 _FEDERATED = "odp.algorithms.federated"
-_MEASURING = ("evaluation", "experiment")
+_MEASURING = ("experiment",)
 
 
 #: Every algorithm by its training. The first one is what an ``odp.Task`` is trained by unless it says otherwise.
@@ -135,7 +135,7 @@ def usable_question(**fields: Any) -> Any:
     """The question that counts usable rows: of name, population, privacy, cohort and the definition of a training.
 
     Raises:
-      ConfigurationError, PrivacyError: as ``odp.algorithms.question.Question``.
+      ConfigurationError, PrivacyError: as ``odp.algorithms.choices.Question``.
     """
     return part_of("usable_count", "task").UsableQuestion(**fields)
 

@@ -11,7 +11,7 @@ from odp.cli.outputs import writing
 
 if TYPE_CHECKING:
     from odp.algorithms.capabilities import Answers
-    from odp.algorithms.question import Question
+    from odp.algorithms.choices import Question
     from odp.datasets import Ratings
 
 _CONFIDENCE = 0.95

@@ -384,7 +384,7 @@ def _finish(
 
 def _record(task: Task, split: Split, watched: Watched, baseline_errors: Baselines, *, seed: int) -> dict[str, Any]:
     """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
-    from odp.algorithms.dpam.diagnostics import diagnose
+    from odp.algorithms.dpam.experiment import diagnose
     from odp.privacy.events import Event, from_json
     from odp.research.simulation.inputs import NOT_A_RELEASE
     from odp.research.simulation.record import run_record

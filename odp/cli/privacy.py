@@ -94,7 +94,7 @@ def plan(
     from odp.privacy.planning import Question, answer, render_plan
 
     if task is not None:
-        from odp.algorithms.question import Question as RoundsQuestion
+        from odp.algorithms.choices import Question as RoundsQuestion
         from odp.algorithms.task_plan import plan_of_task, render_task_plan
         from odp.tasks.file import load_task
         from odp.tasks.task import Task

@@ -17,8 +17,8 @@ from odp.cli.exporting import check_export, export_run
 from odp.cli.outputs import check_apart, output_file, output_folder, writing_file
 
 if TYPE_CHECKING:
+    from odp.algorithms.choices import Question
     from odp.algorithms.experiment import Experiment, NamedData
-    from odp.algorithms.question import Question
     from odp.research.simulation.engine import RunResult
     from odp.tasks.task import Task
 
@@ -339,7 +339,7 @@ def _planned(
     start: Path | None,
 ) -> Task | Question:
     """The task of a file, or else of a preset. Raises ConfigurationError where both are given."""
-    from odp.algorithms.question import Question
+    from odp.algorithms.choices import Question
     from odp.datasets import ItemTexts, auto_features, has_item_features, item_features
     from odp.datasets.catalogue import catalogue_keys
     from odp.errors import ConfigurationError

@@ -103,8 +103,8 @@ def new(
 @app.command("show")
 def show(file: File, json: Json = False) -> None:
     """Check a task file, and print it with every default and every number that follows from it."""
+    from odp.algorithms.choices import Question
     from odp.algorithms.computing_time import with_fixed_time
-    from odp.algorithms.question import Question
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import planned_charges, sampling_of
     from odp.privacy.accounting import epsilon, epsilon_if_alone

@@ -58,7 +58,7 @@ from odp.v1 import (
 
 if TYPE_CHECKING:
     from odp.algorithms.capabilities import Answers, UsableAnswers
-    from odp.algorithms.question import Question
+    from odp.algorithms.choices import Question
     from odp.protocol.catalogues.catalogue import Catalogue
 
 

@@ -17,23 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from odp._validate import known_keys, nearest
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.choices import Question
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.algorithms.dpsgd.config import DPSGD
 from odp.algorithms.draw_and_discard.config import DrawAndDiscard
 from odp.algorithms.draw_and_discard.features import Boolean, Number
 from odp.algorithms.fedavg.config import DPFedAvg
 from odp.algorithms.heavy_hitters.task import HeavyHitters
-from odp.algorithms.implicit.config import ImplicitDPAM
-from odp.algorithms.implicit.data import ImplicitData
-from odp.algorithms.model_evaluation.parameters import sha256_of
-from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining
+from odp.algorithms.implicit.config import ImplicitData, ImplicitDPAM
+from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining, sha256_of
 from odp.algorithms.private_fl.config import PrivateFL
 from odp.algorithms.quantiles.task import Quantiles
-from odp.algorithms.question import Question
-from odp.algorithms.statistics.config import Histogram, Mean
-from odp.algorithms.statistics.task import Statistics
+from odp.algorithms.statistics.task import Histogram, Mean, Statistics
 from odp.errors import ConfigurationError, DataError, PrivacyError
 from odp.models.events import Events
 from odp.models.examples import Examples

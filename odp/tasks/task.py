@@ -23,8 +23,15 @@ import math
 from dataclasses import dataclass, field, replace
 
 from odp._validate import identifier, strict_keywords
-from odp.algorithms.choices import Training, TrainingData, check_catalogue, default_training, define, trainings
-from odp.algorithms.question import Question
+from odp.algorithms.choices import (
+    Question,
+    Training,
+    TrainingData,
+    check_catalogue,
+    default_training,
+    define,
+    trainings,
+)
 from odp.algorithms.registry import algorithm_for, usable_question
 from odp.errors import ConfigurationError
 from odp.models.glm import Glm

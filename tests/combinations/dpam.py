@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 
 from odp.algorithms.choices import define
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2

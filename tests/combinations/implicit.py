@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 
 from odp.algorithms.choices import define
-from odp.algorithms.implicit.config import ImplicitDPAM
-from odp.algorithms.implicit.data import ImplicitData
+from odp.algorithms.implicit.config import ImplicitData, ImplicitDPAM
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2

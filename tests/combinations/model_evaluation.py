@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from odp.algorithms.model_evaluation.parameters import sha256_of
-from odp.algorithms.model_evaluation.task import Evaluation
+from odp.algorithms.model_evaluation.task import Evaluation, sha256_of
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.glm import Glm

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from odp.algorithms.statistics.config import Histogram, Mean
-from odp.algorithms.statistics.task import Statistics
+from odp.algorithms.statistics.task import Histogram, Mean, Statistics
 from odp.protocol.aggregation.table import DEFAULT
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2, statistics_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from odp.algorithms.dense.grid import Grid
-from odp.algorithms.usable_count.places import SIZE
+from odp.algorithms.usable_count.terms import SIZE
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.glm import Glm

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.algorithms.dpam.server import DpamServer
 from odp.crypto import SigningKey, seal
 from odp.crypto.domains import select_info, selected_aad

@@ -13,8 +13,7 @@ from distributor import enclave, interface
 from distributor.enclave import DistributorCore
 from distributor.interface import UnknownModel
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.statistics.config import Histogram
-from odp.algorithms.statistics.task import Statistics
+from odp.algorithms.statistics.task import Histogram, Statistics
 from odp.crypto import HpkeKey, SignatureError, SigningKey
 from odp.errors import ConfigurationError, StateError
 from odp.protocol.terms import Cohort, UserLevelDP

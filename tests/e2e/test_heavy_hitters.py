@@ -18,8 +18,7 @@ import odp
 from device_runtime.host.provision import provision
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.heavy_hitters.results import WordResults
-from odp.algorithms.heavy_hitters.terms import Terms
-from odp.algorithms.heavy_hitters.words import chosen
+from odp.algorithms.heavy_hitters.terms import Terms, chosen
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges
 from odp.algorithms.seam import LocalRows

@@ -18,11 +18,11 @@ import odp
 from device_runtime.host.provision import provision
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store, store_path
-from odp.algorithms.coins import SourceWords
 from odp.algorithms.dense.population import records_of
 from odp.algorithms.draw_and_discard.model import LocalModel
 from odp.algorithms.local_heavy_hitters.terms import Terms
 from odp.algorithms.local_reports import LocalReports
+from odp.algorithms.local_seam import SourceWords
 from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.algorithms.registry import algorithm_for
 from odp.datasets import Ratings

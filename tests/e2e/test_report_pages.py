@@ -35,7 +35,7 @@ def record(epsilon: float) -> dict[str, Any]:
     data = synthetic_movielens(n_users=300, n_items=30, ratings_per_user=12, seed=3)
     split, task = random_split(data, seed=1), preset_task("auto", data, epsilon=epsilon, delta=1e-4)
     run = simulate(task, split, seed=1)
-    from odp.algorithms.dpam.diagnostics import diagnose
+    from odp.algorithms.dpam.experiment import diagnose
 
     found: dict[str, Any] = plain(
         run_record(

@@ -12,8 +12,8 @@ from e2e.world import World
 
 import odp
 from device_runtime.store.store import Store, store_path
-from odp.algorithms.coins import SourceWords
 from odp.algorithms.dense.population import records_of
+from odp.algorithms.local_seam import SourceWords
 from odp.algorithms.local_statistics.results import ReportResults
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.shuffled_statistics.terms import Terms

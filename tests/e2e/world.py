@@ -25,10 +25,10 @@ import trusted_aggregator.host.config
 import trusted_aggregator.host.program
 from device_runtime.round.door import Door
 from distributor.helper_program import HelperConfig, helper_key, start_helper
+from odp.algorithms.choices import Question
 from odp.algorithms.computing_time import fixed_seconds
-from odp.algorithms.dpam.data import RatingsData
-from odp.algorithms.implicit.data import ImplicitData
-from odp.algorithms.question import Question
+from odp.algorithms.dpam.config import RatingsData
+from odp.algorithms.implicit.config import ImplicitData
 from odp.datasets import Ratings, synthetic_movielens
 from odp.operations.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log, reference_values
 from odp.privacy.events import GaussianRelease

@@ -12,7 +12,7 @@ import pytest
 import odp
 from device_runtime.host.provision import provision
 from device_runtime.store.store import Store, store_path
-from odp.algorithms.draw_and_discard.left_out import UsableRows
+from odp.algorithms.draw_and_discard.model import UsableRows
 from odp.algorithms.draw_and_discard.terms import Terms as LocalTerms
 from odp.algorithms.federated.reading import UsableTable, usable_rows
 from odp.algorithms.federated.terms import Terms

@@ -20,11 +20,11 @@ from odp.algorithms.draw_and_discard.model import LocalModel
 from odp.algorithms.estimates import Estimate
 from odp.algorithms.federated.diagnostics import UpdateDiagnostics, UpdateFigures
 from odp.algorithms.heavy_hitters.results import WordResults
-from odp.algorithms.model_evaluation import picture as evaluation
+from odp.algorithms.model_evaluation import curves as evaluation
 from odp.algorithms.model_evaluation.curves import Calibration, Group, Histograms, Measured
 from odp.algorithms.quantiles.results import QuantileResults
-from odp.algorithms.statistics import picture as statistics
-from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
+from odp.algorithms.statistics import results as statistics
+from odp.algorithms.statistics.results import HistogramResult, MeanResult
 from odp.errors import DataError
 from odp.evaluation.baselines import Baselines
 from odp.evaluation.comparison import draw_progress

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import odp
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import RatingsData
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.tasks.task import Task
 

@@ -19,13 +19,10 @@ from google.protobuf.message import DecodeError
 
 from device_runtime.tasks.assignment import open_assignment
 from odp.algorithms.dense import DenseQuery, Grid
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
-from odp.algorithms.implicit.config import ImplicitDPAM
-from odp.algorithms.implicit.data import ImplicitData
+from odp.algorithms.dpam.config import DPAM, RatingsData
+from odp.algorithms.implicit.config import ImplicitData, ImplicitDPAM
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.statistics.config import Histogram, Mean
-from odp.algorithms.statistics.task import Statistics
+from odp.algorithms.statistics.task import Histogram, Mean, Statistics
 from odp.crypto import DecryptionError, HpkeKey, SigningKey, domains
 from odp.crypto.secure_aggregation.masked import unmasked
 from odp.crypto.segments import open_segments, seal_segments

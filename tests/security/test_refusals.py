@@ -30,7 +30,7 @@ from trust.log.world import CHARTER, DEVELOPER, LogWorld
 import odp
 from device_runtime.tasks.assignment import open_model
 from device_runtime.tasks.local_assignment import LocalAssignmentReader
-from odp.algorithms.dpftrl.stream import MOST_TREE_ROUNDS
+from odp.algorithms.dpftrl.query import MOST_TREE_ROUNDS
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.errors import ConfigurationError, OdpError, OutOfResources

@@ -12,14 +12,12 @@ from own_rows import own_rows
 
 from odp.algorithms.dpam import codec as ratings_codec
 from odp.algorithms.dpam import query as ratings_query
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import RatingsData
 from odp.algorithms.factorization import codec as shared_codec
-from odp.algorithms.factorization import oblivious
 from odp.algorithms.factorization import query as shared_query
 from odp.algorithms.implicit import codec as implicit_codec
 from odp.algorithms.implicit import query as implicit_query
-from odp.algorithms.implicit.config import ImplicitDPAM
-from odp.algorithms.implicit.data import ImplicitData
+from odp.algorithms.implicit.config import ImplicitData, ImplicitDPAM
 from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics import sorting_network as network
@@ -32,7 +30,7 @@ from trusted_aggregator.modes.enclave.enclave_half import contribution_bytes
 
 Make = Callable[..., Any]
 ITEMS, PLACES = 60, 8
-MODULES = (ratings_codec, implicit_codec, shared_codec, ratings_query, implicit_query, shared_query, oblivious, network)
+MODULES = (ratings_codec, implicit_codec, shared_codec, ratings_query, implicit_query, shared_query, network)
 
 #: devices that an observer would like to tell apart
 DEVICES = {

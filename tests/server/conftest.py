@@ -20,8 +20,7 @@ import pytest
 from conformance.postgresql import PostgresqlServer
 
 from odp._system.files.state_folder import StateFolder
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.crypto import domains

@@ -13,12 +13,10 @@ import pytest
 from conformance.postgresql import PostgresqlServer
 from in_process import Charged, InProcess
 
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows, NoisyTensors
-from odp.algorithms.statistics.config import Histogram
-from odp.algorithms.statistics.task import Statistics
+from odp.algorithms.statistics.task import Histogram, Statistics
 from odp.crypto import SigningKey, domains, seal
 from odp.crypto.segments import is_large, seal_segments
 from odp.errors import Refusal

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Inquiry
+from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dense.records import GridTerms, VectorTerms, check_round
-from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import Client, ModelTable, Population, Query, Server
 from odp.errors import ConfigurationError
 from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCost, Product

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from odp.algorithms.dpam import codec, intervals, received, userside
+from odp.algorithms.dpam import codec, userside
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FACTOR_COLUMNS, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.seam import LocalData, LocalRows
@@ -35,7 +35,7 @@ class DpamClient(OwnItems):
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
         """Raises ConfigurationError where the ridges of a model do not hold up every solve."""
-        received.ridges(self._terms, dense)
+        userside.ridges(self._terms, dense)
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
@@ -55,7 +55,7 @@ class DpamClient(OwnItems):
             counted = userside.counted(terms, rows.items[None], np.ones((1, len(rows.items)), dtype=np.bool_))
             return codec.encode(terms, round, counted)[0], np.zeros(1, dtype="<f8").tobytes()
         batch = self._batch(slices, rows)
-        local = userside.solve(terms, batch, received.ridges(terms, slices.dense), rank=terms.rank_of(round))
+        local = userside.solve(terms, batch, userside.ridges(terms, slices.dense), rank=terms.rank_of(round))
         payload = codec.encode(terms, round, userside.contributions(terms, batch, local, round=round))[0]
         return payload, np.concatenate((local.bias, local.row[0])).astype("<f8").tobytes()
 
@@ -83,10 +83,10 @@ class DpamClient(OwnItems):
           ConfigurationError: as ``check_model``.
         """
         terms = self._terms
-        rows = received.usable_rows(terms, rows_to_predict(slices, items)).astype(np.float64)
+        rows = userside.usable_rows(terms, rows_to_predict(slices, items)).astype(np.float64)
         rank = terms.rank if slices.version >= FIRST_FACTOR_ROUND else 0
         batch = self._beside_prior(self._batch(slices, self._usable(data)), rank)
-        ridges, begun = received.ridges(terms, slices.dense), self._begun(rows, rank)
+        ridges, begun = userside.ridges(terms, slices.dense), self._begun(rows, rank)
         if rank and terms.kernel_variance:
             return userside.smooth_predictions(terms, batch, ridges, rows) + begun
         local = userside.solve(terms, batch, ridges, rank=rank)
@@ -99,7 +99,7 @@ class DpamClient(OwnItems):
     def intervals(
         self, slices: Slices, data: LocalData, items: Int64Array, *, level: float = DEFAULT_LEVEL
     ) -> Intervals:
-        """``predict`` with ranges that cover the values at ``level``, from .5 to .99; see ``intervals.py``.
+        """``predict`` with ranges that cover the values at ``level``, from .5 to .99; see ``userside.py``.
 
         Raises:
           DataError, ConfigurationError: as ``predict``, or the level is out of range.
@@ -107,11 +107,11 @@ class DpamClient(OwnItems):
         check_level(level)
         terms = self._terms
         mean = self.predict(slices, data, items)
-        rows = received.usable_rows(terms, rows_to_predict(slices, items)).astype(np.float64)
+        rows = userside.usable_rows(terms, rows_to_predict(slices, items)).astype(np.float64)
         rank = terms.rank if slices.version >= FIRST_FACTOR_ROUND else 0
         batch = self._beside_prior(self._batch(slices, self._usable(data)), rank)
-        ridges = received.ridges(terms, slices.dense)
-        half = intervals.half_widths(terms, batch, ridges, rows, np.array([level]), rank=rank)[0]
+        ridges = userside.ridges(terms, slices.dense)
+        half = userside.half_widths(terms, batch, ridges, rows, np.array([level]), rank=rank)[0]
         return Intervals.around(mean, half, level=level, least=terms.low, most=terms.high)
 
     def _begun(self, rows: Float64Array, rank: int) -> Float64Array:
@@ -132,7 +132,7 @@ class DpamClient(OwnItems):
         if slices.version < FIRST_FACTOR_ROUND:
             return np.zeros(terms.rank)
         batch = self._batch(slices, self._usable(data))
-        local = userside.solve(terms, batch, received.ridges(terms, slices.dense), rank=terms.rank)
+        local = userside.solve(terms, batch, userside.ridges(terms, slices.dense), rank=terms.rank)
         return np.asarray(local.row[0])
 
     def _batch(self, slices: Slices, rows: LocalRows) -> userside.Batch:
@@ -141,5 +141,5 @@ class DpamClient(OwnItems):
             items=rows.items[has_slice][None],
             values=rows.values[has_slice].astype(np.float64)[None],
             mask=np.ones((1, int(has_slice.sum())), dtype=np.bool_),
-            rows=received.usable_rows(self._terms, slices.rows[place[has_slice]]).astype(np.float64)[None],
+            rows=userside.usable_rows(self._terms, slices.rows[place[has_slice]]).astype(np.float64)[None],
         )

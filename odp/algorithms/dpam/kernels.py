@@ -1,6 +1,6 @@
 """DPAM's inner loops in machine code: sampling, users' solves and contributions, exact sums per item.
 
-The same arithmetic as ``userside.py`` and ``accumulate.py``, one user or item at a time. A user's result depends on
+The same arithmetic as ``userside.py`` and ``query.Accumulator``, one user or item at a time. A user's result depends on
 nothing but the user's own entries, and sums are of integers below 2^53, so results do not depend on blocks or threads.
 Import needs numba; nothing imports this module at the top. All functions release the interpreter lock.
 """
@@ -40,7 +40,7 @@ UNUSED, SOLVED, CONTRIBUTED = 0, 1, 2
 def choose(offsets: Any, items: Any, seeds: Any, round: int, fetched: int, sent: int, use: Any) -> None:
     """Marks each user's entries: the ``sent`` of smallest hash CONTRIBUTED, up to ``fetched`` SOLVED, else UNUSED.
 
-    ``offsets`` int64 [n + 1] count from the first of ``items``; ``use`` uint8 is filled. Source: ``subset.py``.
+    ``offsets`` int64 [n + 1] count from the first of ``items``; ``use`` uint8 is filled. Source: ``slices.py``.
     """
     for user in range(len(offsets) - 1):
         first, last = offsets[user], offsets[user + 1]

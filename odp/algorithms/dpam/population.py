@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import codec, intervals, received, userside
-from odp.algorithms.dpam.accumulate import Accumulator
+from odp.algorithms.dpam import codec, userside
 from odp.algorithms.dpam.codec import Contributions
+from odp.algorithms.dpam.query import Accumulator
 from odp.algorithms.dpam.terms import (
     BIAS_COLUMN,
     COUNT_COLUMN,
@@ -91,7 +91,7 @@ class DpamPopulation:
           DataError: sizes do not fit the task.
         """
         self._check(ratings, seeds)
-        broadcast = received.usable(self._terms, broadcast)
+        broadcast = userside.usable(self._terms, broadcast)
         total = Accumulator(self._terms, round)
         if self._kernels is None:
             for _, contributions in self.contributions(broadcast, ratings, round=round, seeds=seeds):
@@ -115,7 +115,7 @@ class DpamPopulation:
           DataError: sizes do not fit the task.
         """
         self._check(ratings, seeds)
-        broadcast = received.usable(self._terms, broadcast)
+        broadcast = userside.usable(self._terms, broadcast)
         limit = self._terms.max_items if round == COUNTS_ROUND else self._terms.slices_per_device
         rank = self._terms.rank_of(round)
         for block in self._blocks(ratings, rank):
@@ -138,7 +138,7 @@ class DpamPopulation:
         self._check(targets)
         if history.n_users != targets.n_users:
             raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
-        broadcast = received.usable(self._terms, broadcast)
+        broadcast = userside.usable(self._terms, broadcast)
         rank = self._terms.rank if broadcast.version >= FIRST_FACTOR_ROUND else 0
         predicted = np.empty(targets.n_ratings)
         kernels = self._kernels
@@ -175,7 +175,7 @@ class DpamPopulation:
     def half_widths(
         self, broadcast: ModelVersion, history: Ratings, targets: Ratings, *, levels: Float64Array
     ) -> Float64Array:
-        """Half widths float64 [levels, targets.n_ratings] of the ranges around ``predict``; see ``intervals.py``.
+        """Half widths float64 [levels, targets.n_ratings] of the ranges around ``predict``; see ``userside.py``.
 
         Each user has a system of equations of their own, and its inverse is most of the work: some milliseconds each,
         so that a simulation takes some of the users.
@@ -187,7 +187,7 @@ class DpamPopulation:
         self._check(targets)
         if history.n_users != targets.n_users:
             raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
-        broadcast = received.usable(self._terms, broadcast)
+        broadcast = userside.usable(self._terms, broadcast)
         rank = self._terms.rank if broadcast.version >= FIRST_FACTOR_ROUND else 0
         table, out = broadcast.keyed.rows, np.empty((len(levels), targets.n_ratings))
         for block in self._blocks(history, rank):
@@ -199,7 +199,7 @@ class DpamPopulation:
                 if place.start < place.stop:
                     rows = table[wanted.items[place]].astype(np.float64)
                     ridges = _ridges(broadcast)
-                    here[:, place] = intervals.half_widths(self._terms, batch, ridges, rows, levels, rank=rank)
+                    here[:, place] = userside.half_widths(self._terms, batch, ridges, rows, levels, rank=rank)
 
             with parallel.one_blas_thread():
                 parallel.each(user, range(block.n_users), threads=self._threads)
@@ -208,7 +208,7 @@ class DpamPopulation:
     def _predict_smoothly(
         self, broadcast: ModelVersion, model: _Model | None, block: _Block, wanted: _Block, out: Float64Array
     ) -> None:
-        """Fills ``out`` with what the block's users predict of ``wanted``; see ``smooth.py``."""
+        """Fills ``out`` with what the block's users predict of ``wanted``; see ``userside.predictions``."""
         terms, ridges, variance = self._terms, _ridges(broadcast), self._terms.kernel_variance
         if model is not None:
             from odp.algorithms.dpam import smooth_kernels

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from odp.algorithms.dpam import codec, estimation, features
-from odp.algorithms.dpam.relevance import relevances
+from odp.algorithms.dpam.estimation import relevances
 from odp.algorithms.dpam.terms import (
     BIASES_ROUND,
     COUNTS_ROUND,

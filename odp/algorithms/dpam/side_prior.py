@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from odp.algorithms.choices import TrainingTask
-from odp.algorithms.dpam import received
+from odp.algorithms.dpam import userside
 from odp.algorithms.dpam.client import DpamClient
 from odp.algorithms.dpam.terms import BIAS_COLUMN, FACTOR_COLUMNS, FIRST_FACTOR_ROUND, TRUST_COLUMN, Terms
 from odp.algorithms.factorization.slices import ROWS
@@ -57,7 +57,7 @@ def side_prior(
     terms = Terms.of(task.definition())
     ours, theirs = checked_keys(item_keys, name="item_keys"), checked_keys(panel_keys, name="panel_keys")
     stamp = items_sha256(model.keyed.rows)
-    model = received.usable(terms, model)
+    model = userside.usable(terms, model)
     table = model.keyed.rows.astype(np.float64)
     if (len(ours), len(theirs)) != (len(table), panel.n_items):
         raise DataError(
@@ -71,7 +71,7 @@ def side_prior(
     if not (at >= 0).any():
         raise DataError(f"Expected the panel to have an item of the model: it has {theirs[0]!r}, the model {ours[0]!r}")
     rank = terms.rank if model.version >= FIRST_FACTOR_ROUND else 0
-    ridges = received.ridges(terms, model.dense)
+    ridges = userside.ridges(terms, model.dense)
     empty = SidePrior(
         attributes={name: sorted({value for value in values if value}) for name, values in side.items()},
         rows=np.zeros((1 + sum(len({value for value in values if value}) for values in side.values()), 1 + rank)),

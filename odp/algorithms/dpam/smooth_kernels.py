@@ -1,4 +1,7 @@
-"""``smooth.predictions`` for many users at once, in machine code. Import needs numba; releases the interpreter lock."""
+"""``userside.predictions`` for many users at once, in machine code.
+
+Import needs numba; releases the interpreter lock.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from odp.algorithms.dpam.smooth import JITTER, LENGTH, MOST_CENTRES, ROW_SHARE, SAME, SQUARINGS
+from odp.algorithms.dpam.userside import JITTER, LENGTH, MOST_CENTRES, ROW_SHARE, SAME, SQUARINGS
 from odp.numerics.tiles import CHUNK, LANES, TILE_ROWS, add_outer, add_pairs, eliminate, substitute
 
 _FUSED = {"contract", "nsz"}
@@ -37,7 +40,7 @@ def predict(
       wanted: items to predict.
       factors: float64 [m, C], C >= ``rank``.
       base, trust: of the items, float64 [m].
-      row_ridge, bias_ridge, variance: as in ``smooth.predictions``.
+      row_ridge, bias_ridge, variance: as in ``userside.predictions``.
     """
     most = rank + MOST_CENTRES
     widest = _padded(most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from odp.algorithms.declared import DeclaredRelease
-from odp.algorithms.dpftrl.stream import StreamOfTask, stream_of
+from odp.algorithms.dpftrl.query import StreamOfTask, stream_of
 from odp.algorithms.federated import algorithm
 from odp.algorithms.seam import Query, Server
 from odp.numerics.arrays import Float32Array

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
-from odp.algorithms.dpftrl.stream import MOST_BANDS, MOST_TREE_ROUNDS, fits_ring, growth, require_state, terms_of
+from odp.algorithms.dpftrl.query import MOST_BANDS, MOST_TREE_ROUNDS, fits_ring, growth, require_state, terms_of
 from odp.algorithms.federated.config import FederatedTraining
 from odp.errors import ConfigurationError
 from odp.models.local_training import LocalTraining, Reconstruction

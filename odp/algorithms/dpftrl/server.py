@@ -16,7 +16,7 @@ import struct
 
 import numpy as np
 
-from odp.algorithms.dpftrl.stream import StreamOfTask
+from odp.algorithms.dpftrl.query import StreamOfTask
 from odp.algorithms.federated.server import FederatedServer
 from odp.algorithms.federated.terms import RELEASE, Terms
 from odp.algorithms.seam import NoisyTensors

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from google.protobuf.message import Message
 
+from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.draw_and_discard.terms import Terms
 from odp.algorithms.local_seam import Judge, LocalReporter
-from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.errors import ConfigurationError
 from odp.models.computing_cost import VECTOR_BYTES, ComputingCost, Product

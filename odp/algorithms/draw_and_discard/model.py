@@ -1,4 +1,26 @@
-"""A model that reports made: its weights by name, what it predicts, and what one report tells."""
+"""A model that reports made: its weights by name, what it predicts, and what one report tells.
+
+What three adversaries learn of one report: one guarantee, and two expectations that are none.
+
+=====  =========================================  ================================================================
+who    sees                                       what holds
+=====  =========================================  ================================================================
+I      the instance that a device got, and its    epsilon, per feature and for the model: the guarantee
+       report
+II     all instances before and after, but not    an average over the server's coins of worst cases: no guarantee.
+       which one the device got                   ``mean_loss``
+III    one instance, T updates later              likewise; ``lineage`` is the probability that anything of the
+                                                  report is left, ``convolved_epsilon`` what T noises hide
+=====  =========================================  ================================================================
+
+The published bound for III (Lemma 3) is too small for 100 updates and more, and exceeds epsilon for few:
+``published_convolved_epsilon`` is for comparison. The exact number is a hockey-stick divergence of T-fold sums of
+Laplace noise, computed by Fourier transform.
+
+Source: Pihur et al. 2018, "Differentially-Private 'Draw and Discard' Machine Learning", section IV.
+
+Which rows of a developer's own table Draw and Discard cannot use, and why. A device leaves them out silently.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +28,197 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.draw_and_discard.adversaries import disclosure_of
-from odp.algorithms.draw_and_discard.left_out import UsableRows
-from odp.algorithms.draw_and_discard.terms import Terms
+from odp import _validate
+from odp.algorithms.draw_and_discard.terms import MOST_INSTANCES, Terms
 from odp.errors import ConfigurationError, DataError
+from odp.models.class_names import TakenLabels, is_missing
 from odp.models.glm.shape import Family
 from odp.models.left_out import UNKNOWN, LeftOut
-from odp.numerics.arrays import Float64Array
+from odp.numerics.arrays import Float64Array, Int64Array
+
+_MOST_UPDATES = 10**6
+_GRID = 1 << 19
+_BISECTIONS = 40
+
+
+def mean_loss(epsilon: float, *, instances: int) -> float:
+    """Adversary II: (k - 1) / (2 k) epsilon, the published average of Lemma 1; an expectation, and no guarantee."""
+    _check(epsilon, instances)
+    return (instances - 1) / (2.0 * instances) * epsilon
+
+
+def lineage(*, instances: int, updates: int) -> float:
+    """The probability that no instance descends from a report any more, ``updates`` updates after it was stored.
+
+    The number of descendants goes up and down by one with probability i (k - i) / k^2 each; in the end it is 0 with
+    probability 1 - 1/k, or k.
+    """
+    _validate.integer(low=1, high=MOST_INSTANCES, instances=instances)
+    _validate.integer(low=0, high=_MOST_UPDATES, updates=updates)
+    count = np.arange(instances + 1, dtype=np.float64)
+    moves = count * (instances - count) / instances**2
+    chain = np.diag(1.0 - 2.0 * moves)
+    chain[np.arange(1, instances + 1), np.arange(instances)] = moves[1:]
+    chain[np.arange(instances), np.arange(1, instances + 1)] = moves[:-1]
+    return float(np.linalg.matrix_power(chain, updates)[min(1, instances), 0])
+
+
+def convolved_epsilon(epsilon: float, *, updates: int, delta: float) -> float:
+    """The least e such that T = ``updates`` noises hide one report in (e, delta); never above ``epsilon``.
+
+    Noise of T reports is a T-fold convolution of Laplace(2 c rate / epsilon), whose characteristic function is
+    (1 + b^2 w^2)^-T; two inputs differ by 2 c rate. Units of 2 c rate here, so that b = 1 / epsilon.
+
+    Raises:
+      ConfigurationError: a number is out of range.
+    """
+    _check(epsilon, 1)
+    _validate.integer(low=1, high=_MOST_UPDATES, updates=updates)
+    _validate.within(low=1e-12, high=0.5, delta=delta)
+    if updates == 1:
+        return epsilon
+    density, step = _density(1.0 / epsilon, updates)
+    shift = round(1.0 / step)
+    low, high = 0.0, epsilon
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        excess = density[:-shift] - math.exp(middle) * density[shift:]
+        if float(np.maximum(excess, 0.0).sum()) * step > delta:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def published_convolved_epsilon(epsilon: float, *, updates: int, delta: float) -> float:
+    """Lemma 3 as printed, epsilon / sqrt(2 T) sqrt(log(1 / (2 delta))): not a bound; for comparison."""
+    _check(epsilon, 1)
+    return epsilon / math.sqrt(2.0 * updates) * math.sqrt(math.log(1.0 / (2.0 * delta)))
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the adversaries learn of one report; see the module.
+
+    Attributes:
+      feature_epsilon, model_epsilon: of adversary I: the guarantee.
+      mean_loss: of adversary II, per feature: an expectation.
+      lineage: probability that the report left no trace after ``updates`` updates.
+      convolved_epsilon: of adversary III per feature, at ``delta``, where a trace is left.
+    """
+
+    feature_epsilon: float
+    model_epsilon: float
+    mean_loss: float
+    lineage: float
+    convolved_epsilon: float
+    updates: int
+    delta: float
+
+
+def disclosure_of(
+    feature_epsilon: float, *, weights: int, instances: int, updates: int = 1000, delta: float = 1e-8
+) -> Learned:
+    """What the three adversaries learn. Raises ConfigurationError for a number out of range."""
+    return Learned(
+        feature_epsilon=feature_epsilon, model_epsilon=weights * feature_epsilon,
+        mean_loss=mean_loss(feature_epsilon, instances=instances),
+        lineage=lineage(instances=instances, updates=updates),
+        convolved_epsilon=convolved_epsilon(feature_epsilon, updates=updates, delta=delta),
+        updates=updates, delta=delta,
+    )  # fmt: skip
+
+
+def _check(epsilon: float, instances: int) -> None:
+    _validate.within(low=1e-6, high=1e4, epsilon=epsilon)
+    _validate.integer(low=1, high=MOST_INSTANCES, instances=instances)
+
+
+def _density(scale: float, updates: int) -> tuple[Float64Array, float]:
+    """(density of the sum of ``updates`` Laplace noises on a grid from below to above, its step, a whole part of 1)."""
+    deviation = math.sqrt(2.0 * updates) * scale
+    half = 1.0 + 9.0 * deviation + 30.0 * scale
+    per_unit = max(1, math.floor(_GRID / (2.0 * half)))
+    step = 1.0 / per_unit
+    points = 2 * math.ceil(half / step)
+    points += points % 2
+    # The inverse transform of the periodic density, at the middle of its period.
+    frequency = 2.0 * np.pi * np.fft.rfftfreq(points, d=step)
+    transform = np.exp(-updates * np.log1p((scale * frequency) ** 2))
+    density = np.fft.fftshift(np.fft.irfft(transform, n=points)) / step
+    return np.maximum(density, 0.0), step
+
+
+@dataclass(frozen=True, eq=False)
+class UsableRows:
+    """The rows of a table as a model reads them.
+
+    Attributes:
+      numbers: float64 [n, inputs]; zeros of rows that cannot be used.
+      targets: float64 [n].
+      reason: uint8 [n], why a row is left out: a place in ``reasons``, 0 for a usable row.
+    """
+
+    numbers: Float64Array
+    targets: Float64Array
+    reason: npt.NDArray[np.uint8]
+    reasons: tuple[str, ...]
+
+    @classmethod
+    def of(cls, terms: Terms, columns: Mapping[str, npt.NDArray[Any]], rows: Int64Array | None = None) -> Self:
+        """The table of these columns, or the people's ``rows`` of it.
+
+        Raises:
+          DataError: a column is missing, or a label is none of the model's classes.
+        """
+        labels, features = labels_of(terms, columns), terms.features
+        read = features.numbers(columns)
+        numbers, _ = features.encode(read, len(labels))
+        targets, taken = terms.targets(features.responses(labels))
+        missing = is_missing(labels)
+        other = ~taken & ~missing
+        owned = slice(None) if rows is None else rows
+        if terms.classes_range is not None and other[owned].any():
+            accepted = TakenLabels(
+                features.label, terms.classes_range, (0.0, 0.0), features.class_names, of="odp.DrawAndDiscard"
+            )
+            raise accepted.refusal(labels[owned], other=other[owned])
+        reasons = [
+            "", f"without a label {features.label!r}",
+            f"whose label {features.label!r} is not from {features.label_low:g} to {features.label_high:g}",
+        ]  # fmt: skip
+        reason = np.zeros(len(labels), dtype=np.uint8)
+        for name, unusable in features.unusable(read, len(labels)):
+            reason[unusable & (reason == 0)] = len(reasons)
+            reasons.append(f"whose {name!r} cannot be used")
+        reason[other], reason[missing] = 2, 1
+        return cls(numbers, targets, reason, tuple(reasons))
+
+    def left_out(self, rows: Int64Array | None = None) -> LeftOut:
+        """How many of ``rows``, or of all, are left out, and why."""
+        reason = self.reason if rows is None else self.reason[rows]
+        counts = np.bincount(reason, minlength=len(self.reasons)).tolist()
+        return LeftOut(
+            len(reason), {why: count for why, count in zip(self.reasons[1:], counts[1:], strict=True) if count}
+        )
+
+
+def labels_of(terms: Terms, columns: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """The responses of rows [n]. Raises DataError where a column is missing, or they are text of no class."""
+    wanted = (*terms.features.columns, terms.features.label)
+    for name in wanted:
+        if name not in columns:
+            raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(columns)})")
+    labels = columns[terms.features.label]
+    if labels.ndim != 1 or (labels.dtype.kind == "U" and terms.classes_range is None):
+        raise DataError(f"Expected one number per row in the column {terms.features.label!r} of labels")
+    return labels
+
 
 _MOST_ROWS = 40
 

@@ -6,10 +6,10 @@ import abc
 
 from odp._validate import identifier, integer
 from odp.algorithms.capabilities import Recommender
+from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.declared import DeclaredRelease
-from odp.algorithms.factorization.reading import MOST_ITEMS, own_table
+from odp.algorithms.factorization.slices import MOST_ITEMS, own_table
 from odp.algorithms.factorization.terms import CommonTerms
-from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import LocalTable
 from odp.errors import ConfigurationError
 from odp.models.computing_cost import SORTED_SECONDS, ComputingCost, Product

@@ -1,16 +1,32 @@
-"""A device's own items and the rows that it received of them."""
+"""A device's own items and the rows that it received of them.
+
+Which of its items a device uses in a round: those of smallest hash of (seed, round, item).
+
+A device that has more items than places takes a uniformly random subset, a fresh one each round. The hash orders the
+items, and prefixes of that order nest: the items that a device contributes are always among the slices it fetches.
+
+Which rows of a device the trainings of a factorization read.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.factorization.subset import hash_order
 from odp.algorithms.factorization.terms import CommonTerms
-from odp.algorithms.seam import LocalData, LocalRows
+from odp.algorithms.seam import EVENTS, LocalData, LocalRows, LocalTable, most_rows
+from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
+from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float32Array, Int64Array
+from odp.protocol.catalogues.named import named_in
 from odp.protocol.wire.model import Slices
+from odp.v1 import common_pb2
+
+
+def hash_order(seed: int, round: int, items: Int64Array) -> Int64Array:
+    """The positions of ``items`` (distinct, int64 [k]) in the order in which the device uses them in ``round``."""
+    return np.argsort(round_hashes(np.array([seed], dtype=np.uint64), round, items), kind="stable")
 
 
 def within(rows: Float32Array, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64]) -> Float32Array:
@@ -80,3 +96,23 @@ def rows_to_predict(slices: Slices, items: Int64Array) -> Float32Array:
         missing = int((~has_slice).sum())
         raise DataError(f"Expected a slice for each item to predict: {missing} of {len(items)} have none")
     return slices.rows[place]
+
+
+MOST_ITEMS = 2**24
+_RATINGS = "ratings"
+
+
+def own_table(definition: common_pb2.TaskDefinition, *, items: int) -> LocalTable:
+    """The table that a task reads: ratings, or things that happened, of a model with that number of ``items``.
+
+    Raises:
+      ConfigurationError: its query of events is not valid.
+    """
+    happened = definition.WhichOneof("local_data") == "implicit"
+    data = definition.implicit if happened else definition.data
+    # By item: ratings have one row of each.
+    aggregates = ("",) if happened else tuple(name for name in AGGREGATES if name != "each")
+    events = EventsTerms.of(data, aggregates=aggregates)
+    # Without a catalogue, ratings beyond the model's items come last by number.
+    most = most_rows(events) if named_in(definition) else most_rows(events, items=items)
+    return LocalTable(ROWS, data.table, frozenset({EVENTS if happened else _RATINGS}), events, most)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from odp.algorithms.capabilities import Answers, Diagnosed
+from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dense.rotated import RotatedGrid
 from odp.algorithms.federated.reading import examples_table
 from odp.algorithms.federated.terms import CLIP, PARAMETERS, Terms
-from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.release import require_sizes
 from odp.algorithms.seam import (
     Client,

@@ -1,4 +1,9 @@
-"""What developers choose for every federated training, and how it becomes the numbers of a task definition."""
+"""What developers choose for every federated training, and how it becomes the numbers of a task definition.
+
+What a training costs that fixes its own noise: refused before its first round where that is above the budget.
+
+Schedules that a developer writes, and the blocks of equal rounds that they make together.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +18,158 @@ from odp.algorithms.choices import TrainingData
 from odp.algorithms.cohorts import MOST_BLOCKS
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
 from odp.algorithms.dense.rotated import LARGEST_WIDTH, LEAST_WIDTH, RotatedGrid, require_unmasked
-from odp.algorithms.federated.planning import LEAST_NOISE, MOST_NOISE, require_planned
-from odp.algorithms.federated.schedules import PlannedRounds, checked_schedule, planned_blocks, write_cohorts
-from odp.algorithms.federated.terms import MOST_ROUNDS, OPTIMIZERS, joint_clip
-from odp.errors import ConfigurationError
+from odp.algorithms.federated.query import update_query
+from odp.algorithms.federated.terms import MOST_ROUNDS, OPTIMIZERS, Terms, joint_clip
+from odp.algorithms.release import round_charges, sampling_of
+from odp.errors import BudgetExceeded, ConfigurationError
 from odp.models.examples import Examples
 from odp.models.local_training import LocalTraining
 from odp.models.trained import model_of, trained_models
+from odp.privacy import accounting, composition
+from odp.privacy.budget_check import first_rounds_within
+from odp.privacy.composition import truncation_cap
+from odp.privacy.events import Event, Sampling
+from odp.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from odp.v1 import common_pb2, federated_pb2
+    from odp.v1 import federated_pb2
+
+#: Of the noise on a sum over the bound of a contribution: those that an accountant takes.
+LEAST_NOISE, MOST_NOISE = 0.1, 1e5
+
+
+def charged_blocks(definition: common_pb2.TaskDefinition) -> list[tuple[int, tuple[Event, ...]]]:
+    """(rounds, what each of them is charged) of every block, in order."""
+    terms, blocks, first = Terms.of(definition), [], 0
+    for block in terms.blocks:
+        blocks.append((block.rounds, round_charges(update_query(terms.upload(first)), sampling_of(definition, first))))
+        first += block.rounds
+    return blocks
+
+
+def require_planned(definition: common_pb2.TaskDefinition, *, noise_multiplier: float) -> None:
+    """Returns if all rounds of a definition are within its budget.
+
+    Raises:
+      BudgetExceeded: they are not; the message has the most rounds from the first one on that are.
+      PrivacyError: what is added to delta uses it up.
+    """
+    privacy, blocks = definition.privacy, charged_blocks(definition)
+    events = {event: 0 for _, of_round in blocks for event in of_round}
+    for rounds, of_round in blocks:
+        for event in of_round:
+            events[event] += rounds
+    spent = accounting.epsilon(events, delta=privacy.delta, interval=composition.COARSE_INTERVAL)
+    if spent > privacy.epsilon:
+        spent = accounting.epsilon(events, delta=privacy.delta)
+    if spent <= privacy.epsilon:
+        return
+    fits = first_rounds_within(blocks, budget=privacy.epsilon, delta=privacy.delta)
+    rounds = sum(length for length, _ in blocks)
+    way = f"take rounds={fits}, " if fits else ""
+    raise BudgetExceeded(
+        f"{rounds} rounds with noise_multiplier={noise_multiplier:g} cost epsilon={spent:.6g} at "
+        f"delta={privacy.delta:g}, above the budget of {privacy.epsilon:g}: the first {fits} rounds are within it; "
+        f"{way}raise noise_multiplier, or leave it out for the least noise that fits"
+    )
+
+
+#: The most rounds of a training: the cap of a draw is loose enough for all of them (rule P14).
+_CAP_ROUNDS = MOST_ROUNDS
+
+
+@dataclass(frozen=True)
+class PlannedRounds:
+    """Equal rounds; ``noise`` is relative to that of other blocks, ``goal`` None without a schedule of cohorts."""
+
+    rounds: int
+    noise: float
+    goal: int | None
+
+
+def checked_schedule(
+    schedule: Sequence[Sequence[float]], *, name: str, second: str, rounds: int
+) -> tuple[tuple[int, float], ...]:
+    """The pairs of a schedule, whose numbers of rounds sum to ``rounds``; ``second`` says what the others are.
+
+    Raises:
+      ConfigurationError: other than pairs, too many or none of them, or another sum.
+    """
+    _validate.integer(low=1, high=MOST_BLOCKS, **{name: len(schedule)})
+    pairs = []
+    for pair in schedule:
+        if len(pair) != 2:
+            raise ConfigurationError(f"Expected {name}={pair!r} to be pairs (rounds, {second})")
+        _validate.integer(low=1, high=MOST_ROUNDS, rounds=pair[0])  # type: ignore[arg-type]
+        pairs.append((int(pair[0]), pair[1]))
+    total = sum(length for length, _ in pairs)
+    if total != rounds:
+        raise ConfigurationError(f"Expected the {total} rounds of {name} to be rounds={rounds}")
+    return tuple(pairs)
+
+
+def planned_blocks(
+    noises: Sequence[tuple[int, float]], goals: Sequence[tuple[int, int | None]]
+) -> tuple[PlannedRounds, ...]:
+    """The fewest blocks of rounds that are equal in both schedules, which have as many rounds.
+
+    >>> planned_blocks([(2, 2.0), (3, 1.0)], [(4, 10), (1, 20)])[1]
+    PlannedRounds(rounds=2, noise=1.0, goal=10)
+    """
+    blocks, left, right = [], list(noises), list(goals)
+    while left and right:
+        (of_noise, noise), (of_goal, goal) = left.pop(0), right.pop(0)
+        rounds = min(of_noise, of_goal)
+        blocks.append(PlannedRounds(rounds, noise, goal))
+        if of_noise > rounds:
+            left.insert(0, (of_noise - rounds, noise))
+        if of_goal > rounds:
+            right.insert(0, (of_goal - rounds, goal))
+    return tuple(blocks)
+
+
+def write_cohorts(definition: common_pb2.TaskDefinition, schedule: Sequence[tuple[int, int]]) -> None:
+    """Writes the cohort of each round. With sampling, ``goal`` contributions count, of those of the cohort's goal.
+
+    Raises:
+      ConfigurationError: a goal is below the cohort's minimum or above its goal; with sampling, not below it, or the
+        cohort has a probability of its own.
+    """
+    cohort = definition.cohort
+    sampled = cohort.HasField("enclave_poisson")
+    if sampled and cohort.enclave_poisson.probability:
+        raise ConfigurationError(
+            f"Expected no sampling_probability={cohort.enclave_poisson.probability:g} with cohort_schedule: that of a "
+            "round is its goal over the cohort's goal"
+        )
+    del cohort.schedule[:]
+    for rounds, goal in schedule:
+        if not cohort.minimum <= goal <= cohort.goal:
+            raise ConfigurationError(
+                f"Expected every goal of cohort_schedule (got {goal}) to be from minimum={cohort.minimum} to "
+                f"goal={cohort.goal} of the cohort"
+            )
+        if sampled and goal == cohort.goal:
+            raise ConfigurationError(
+                f"Expected every goal of cohort_schedule (got {goal}) to be below goal={cohort.goal} of the cohort "
+                "with sampling: that many devices contribute, and a part of them counts"
+            )
+        if not sampled:
+            cohort.schedule.add(rounds=rounds, goal=goal)
+            continue
+        probability = goal / cohort.goal
+        cap = truncation_cap(
+            probability=probability, population_bound=cohort.enclave_poisson.most_contributions, rounds=_CAP_ROUNDS,
+            delta=definition.privacy.delta,
+        )  # fmt: skip
+        Sampling(probability, cohort.enclave_poisson.most_contributions, cap)
+        cohort.schedule.add(rounds=rounds, goal=cohort.goal, probability=probability, cap=cap)
+    if sampled:
+        # Whoever reads of one draw, such as a policy, reads of the largest.
+        largest = max(cohort.schedule, key=lambda block: block.probability)
+        cohort.enclave_poisson.probability = largest.probability
+        cohort.enclave_poisson.cap = largest.cap
+
 
 # Contributions that a round takes, over its goal: those that arrive before it closes are not refused.
 _ROOM = 2

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, cast
 from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers, Diagnosed
+from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.declared import DeclaredRelease
-from odp.algorithms.heavy_hitters.terms import COUNTS, PREFIXES, RELEASE, WORDS, Terms
-from odp.algorithms.heavy_hitters.words import CHARACTER_SECONDS, ROWS, word_seconds
-from odp.algorithms.reading_cost import reading_cost
+from odp.algorithms.heavy_hitters.terms import (
+    CHARACTER_SECONDS,
+    COUNTS,
+    PREFIXES,
+    RELEASE,
+    ROWS,
+    WORDS,
+    Terms,
+    word_seconds,
+)
 from odp.algorithms.seam import (
     Client,
     LocalTable,

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from odp.algorithms.dense.grid import Entries, encode, quantise
-from odp.algorithms.heavy_hitters.terms import PREFIXES, Terms
-from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen
+from odp.algorithms.heavy_hitters.terms import PREFIXES, ROWS, TEXT, Terms, chosen
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Int64Array

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.heavy_hitters.terms import PREFIXES, RELEASE, Terms
-from odp.algorithms.heavy_hitters.words import chosen
+from odp.algorithms.heavy_hitters.terms import PREFIXES, RELEASE, Terms, chosen
 from odp.datasets.texts import UsersTexts
 from odp.numerics.arrays import Int64Array, require_seeds
 from odp.protocol.wire.model import ModelVersion

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from odp.algorithms.heavy_hitters.terms import COUNTS, PREFIXES, RELEASE, UNUSED, WORDS, Terms
-from odp.algorithms.heavy_hitters.words import END
+from odp.algorithms.heavy_hitters.terms import COUNTS, END, PREFIXES, RELEASE, UNUSED, WORDS, Terms
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float32Array, Float64Array

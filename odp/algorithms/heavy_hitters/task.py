@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odp import _validate
-from odp.algorithms.heavy_hitters.words import LONGEST, check_alphabet
-from odp.algorithms.question import Question
+from odp.algorithms.choices import Question
+from odp.algorithms.heavy_hitters.terms import LONGEST, check_alphabet
 from odp.algorithms.registry import part_of
 from odp.errors import ConfigurationError
 from odp.models.events import Events

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
-from odp.algorithms.implicit import codec, received, userside
+from odp.algorithms.implicit import codec, userside
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
 from odp.algorithms.seam import LocalData
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
@@ -59,7 +59,7 @@ class ImplicitClient(OwnItems):
         Raises:
           DataError: one of ``items`` has no slice.
         """
-        rows = received.usable_rows(rows_to_predict(slices, items)).astype(np.float64)
+        rows = userside.usable_rows(rows_to_predict(slices, items)).astype(np.float64)
         person_weights = self.linear(slices, data)
         if not person_weights.any():
             return userside.popularity(self._terms, rows, version=slices.version)
@@ -79,5 +79,5 @@ def _batch(slices: Slices, items: Int64Array) -> userside.Batch:
     return userside.Batch(
         items=items[has_slice][None],
         mask=np.ones((1, int(has_slice.sum())), dtype=np.bool_),
-        rows=received.usable_rows(slices.rows[place[has_slice]]).astype(np.float64)[None],
+        rows=userside.usable_rows(slices.rows[place[has_slice]]).astype(np.float64)[None],
     )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.factorization.codec import Contributions
-from odp.algorithms.implicit import received, userside
+from odp.algorithms.implicit import userside
 from odp.algorithms.implicit.query import ImplicitSum
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
 from odp.crypto.keyed_hash import round_hashes
@@ -101,7 +101,7 @@ class ImplicitPopulation:
         if history.n_users != targets.n_users:
             raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
         rows = self.user_rows(broadcast, history)
-        table, users = received.usable_rows(broadcast.keyed.rows).astype(np.float64), targets.users()
+        table, users = userside.usable_rows(broadcast.keyed.rows).astype(np.float64), targets.users()
         popular = userside.popularity(self._terms, table, version=broadcast.version)
         scores = np.einsum("kd,kd->k", rows[users], table[targets.items, FACTOR_COLUMNS:])
         return np.where(np.any(rows[users], axis=1), scores, popular[targets.items])
@@ -114,7 +114,7 @@ class ImplicitPopulation:
 
 def item_rows(broadcast: ModelVersion) -> Float64Array:
     """Item rows float64 [m, rank] of a model."""
-    return received.usable_rows(broadcast.keyed.rows)[:, FACTOR_COLUMNS:].astype(np.float64)
+    return userside.usable_rows(broadcast.keyed.rows)[:, FACTOR_COLUMNS:].astype(np.float64)
 
 
 def _in_order_of_use(ratings: Ratings, seeds: npt.NDArray[np.uint64], round: int) -> Int64Array:
@@ -131,7 +131,7 @@ def _batches(
 
     User ``i`` owns ``entries[first[i] : first[i] + size[i]]``.
     """
-    table = received.usable_rows(broadcast.keyed.rows)
+    table = userside.usable_rows(broadcast.keyed.rows)
     by_size = np.argsort(size, kind="stable")
     start = 0
     while start < len(by_size):

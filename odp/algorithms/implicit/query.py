@@ -13,6 +13,8 @@ targets   [m, d]   w u                sqrt(K) G    target_noise G
 with K items per user, d the rank, sum of w^2 <= K, and u the user's row, of norm at most G = row_clip.
 
 Source: Krichene et al. 2023 (arXiv 2302.07975) for weights; exact constants derived here.
+
+Exact sums of implicit contributions at addresses that do not depend on them; see ``factorization/query.py``.
 """
 
 from __future__ import annotations
@@ -25,12 +27,46 @@ import numpy as np
 
 from odp.algorithms.declared import GaussianSum
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS, Contributions
-from odp.algorithms.factorization.query import FactorizationQuery, count_units, plain_release
-from odp.algorithms.factorization.sums import BLOCK, ContributionSum
+from odp.algorithms.factorization.query import (
+    BLOCK,
+    ContributionSum,
+    FactorizationQuery,
+    FactorSums,
+    SortedSums,
+    count_units,
+    plain_release,
+)
 from odp.algorithms.implicit import codec
-from odp.algorithms.implicit.oblivious import ObliviousImplicitSum
 from odp.algorithms.implicit.terms import COUNTS_ROUND, Terms
 from odp.numerics.arrays import Int64Array
+
+
+class ObliviousImplicitSum(ContributionSum[Contributions]):
+    """``query.ImplicitSum`` without its access pattern: the same totals."""
+
+    def __init__(self, terms: Terms, round: int) -> None:
+        super().__init__(functools.partial(codec.decode, terms, round))
+        self._terms = terms
+        self._round = round
+        self._sums: SortedSums | FactorSums
+        if round == COUNTS_ROUND:
+            self._sums = SortedSums(terms.items)
+        else:
+            self._sums = FactorSums(terms.items, terms.max_items, (terms.rank,))
+
+    def add_decoded(self, contributions: Contributions) -> None:
+        if isinstance(self._sums, SortedSums):
+            self._sums.add(contributions.items, contributions.weights, np.zeros_like(contributions.weights))
+        else:
+            self._sums.add(contributions.items, [contributions.weights], [contributions.rows.astype(np.float64)])
+        self.count += len(contributions.items)
+
+    def totals(self) -> dict[str, Int64Array]:
+        if isinstance(self._sums, SortedSums):
+            self._sums.fold()
+            return {"counts": self._sums.weights * count_units(self._terms)}
+        (targets,) = self._sums.totals()
+        return {"targets": targets}
 
 
 class ImplicitQuery(FactorizationQuery[Contributions]):

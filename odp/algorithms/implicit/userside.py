@@ -1,7 +1,14 @@
 """What a device computes, for a batch of devices at once: ``client.py`` runs it for one, ``population.py`` for many.
 
 Arrays are padded to the longest user of the batch; ``mask`` tells real entries. A user's entries stand in the order of
-``odp.algorithms.factorization.subset``, so the first ``max_items`` of them are the ones that the user contributes.
+``odp.algorithms.factorization.slices``, so the first ``max_items`` of them are the ones that the user contributes.
+
+What a device makes of the rows of a model on implicit feedback, which come from an untrusted server.
+
+The rows that a device receives follow from what it holds, so nothing in them is refused: weights are brought within
+0 .. 1, factors within +-2^8 (a typical row of a finished model has norm 1), and a row with a number that is not finite
+is all zeros. A user's row is a sum of these with weights of length 1, so it is finite whatever a user has. The
+simulator applies the same to all rows of a model.
 """
 
 from __future__ import annotations
@@ -19,8 +26,9 @@ from odp.algorithms.factorization.codec import (
     shortened,
     uniform_weights,
 )
-from odp.algorithms.implicit.terms import FACTOR_COLUMNS, WEIGHT_COLUMN, Terms
-from odp.numerics.arrays import Float64Array, Int64Array
+from odp.algorithms.factorization.slices import within
+from odp.algorithms.implicit.terms import FACTOR_COLUMNS, LARGEST_FACTOR, WEIGHT_COLUMN, Terms
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 
 
 @dataclass(frozen=True)
@@ -99,3 +107,10 @@ def quantised_weights(terms: Terms, relative: Float64Array, mask: npt.NDArray[np
     """
     raw = np.where(mask, np.maximum(relative, 0.0), 0.0)
     return adaptive_weights(raw) if terms.adaptive else uniform_weights(raw > 0, terms.max_items)
+
+
+def usable_rows(rows: Float32Array) -> Float32Array:
+    """Item rows float32 [.., width] within the bounds of this module."""
+    low, high = np.full(rows.shape[-1], -LARGEST_FACTOR), np.full(rows.shape[-1], LARGEST_FACTOR)
+    low[WEIGHT_COLUMN], high[WEIGHT_COLUMN] = 0.0, 1.0
+    return within(rows, low, high)

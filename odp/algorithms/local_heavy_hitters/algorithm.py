@@ -10,12 +10,11 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers
-from odp.algorithms.coins import HashedWords, Words
-from odp.algorithms.heavy_hitters.words import ROWS, TEXT, chosen, word_seconds
+from odp.algorithms.computing_time import reading_cost
+from odp.algorithms.heavy_hitters.terms import ROWS, TEXT, chosen, word_seconds
 from odp.algorithms.local_heavy_hitters.terms import Terms
 from odp.algorithms.local_reports import LocalReports
-from odp.algorithms.local_seam import RELEASE
-from odp.algorithms.reading_cost import reading_cost
+from odp.algorithms.local_seam import RELEASE, HashedWords, Words
 from odp.algorithms.seam import LocalData, LocalTable, most_rows
 from odp.models.computing_cost import ComputingCost
 from odp.numerics.arrays import Int64Array, require_seeds

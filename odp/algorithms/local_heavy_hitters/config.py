@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from odp.algorithms.choices import without_rounds
 from odp.algorithms.local_heavy_hitters.terms import MOST_CELLS
-from odp.algorithms.question import without_rounds
 from odp.v1 import common_pb2, heavy_hitters_pb2
 
 # More functions make collisions rarer, and decoding slower.

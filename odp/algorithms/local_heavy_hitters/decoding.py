@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from odp.algorithms.heavy_hitters.words import END
+from odp.algorithms.heavy_hitters.terms import END
 from odp.algorithms.local_heavy_hitters.terms import Terms, prefix_codes
 from odp.numerics.arrays import Float64Array, Int64Array, UInt64Array
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.coins import Words, below
 from odp.algorithms.dense.records import check_question
-from odp.algorithms.heavy_hitters.words import WordTerms, chosen
+from odp.algorithms.heavy_hitters.terms import WordTerms, chosen
+from odp.algorithms.local_seam import Words, below
 from odp.crypto.keyed_hash import key_of, keyed_hash, splitmix64
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Int64Array, UInt64Array

@@ -9,12 +9,11 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers
-from odp.algorithms.coins import Words
+from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.dense.records import check_question
 from odp.algorithms.local_reports import LocalReports
-from odp.algorithms.local_seam import RELEASE
+from odp.algorithms.local_seam import RELEASE, Words
 from odp.algorithms.local_statistics.terms import ReportTerms
-from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import LocalData, LocalTable
 from odp.errors import ConfigurationError
 from odp.models.computing_cost import SORTED_SECONDS, ComputingCost

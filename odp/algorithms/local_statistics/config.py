@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from odp import _validate
+from odp.algorithms.choices import without_rounds
 from odp.algorithms.local_statistics.layout import best_levels
-from odp.algorithms.question import without_rounds
 from odp.algorithms.statistics.terms import kind_of
 from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON, SMALLEST_EPSILON
 from odp.v1 import common_pb2, local_statistics_pb2, statistics_pb2

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.coins import HashedWords
 from odp.algorithms.dense.population import records_by_name
+from odp.algorithms.local_seam import HashedWords
 from odp.algorithms.local_statistics.terms import ReportTerms
 from odp.datasets.ratings import Ratings
 from odp.numerics.arrays import Int64Array, require_seeds

@@ -20,7 +20,7 @@ from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON, MOST_CHO
 from odp.v1 import local_statistics_pb2
 
 if TYPE_CHECKING:
-    from odp.algorithms.coins import Words
+    from odp.algorithms.local_seam import Words
 
 #: Numbers that a report can be.
 MOST_CELLS = 2**20

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from odp.algorithms.coins import Words, below, fractions
 from odp.algorithms.dense.grid import Entries
 from odp.algorithms.dense.records import Records
+from odp.algorithms.local_seam import Words, below, fractions
 from odp.algorithms.local_statistics.layout import ReportPart
-from odp.algorithms.statistics.parts import HistogramPart, MeanPart
-from odp.algorithms.statistics.userside import entries_of, records_read
+from odp.algorithms.statistics.parts import HistogramPart, MeanPart, entries_of, records_read
 from odp.numerics.arrays import Float64Array, Int64Array
 
 # Purposes of words per part: the slot, two roundings, the uniform answer, the coin.

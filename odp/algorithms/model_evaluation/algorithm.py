@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from odp.algorithms.capabilities import Answers
+from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.dense.inquiry import DenseInquiry
 from odp.algorithms.federated.reading import ROWS, examples_table
 from odp.algorithms.model_evaluation.terms import RELEASE, Terms
-from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import Client, LocalTable, ModelTable, Server, most_rows
 from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCost, Product
 from odp.models.events_query import AGGREGATES, EventsTerms
@@ -70,7 +70,7 @@ class TaskAlgorithm(DenseInquiry):
         return tuple(ModelTable(name, terms.model.size, 1, False) for name in terms.tables)
 
     def public_matrix_from(self, data: bytes) -> Float32Array:
-        from odp.algorithms.model_evaluation.parameters import parameters_from
+        from odp.algorithms.model_evaluation.task import parameters_from
 
         terms, named = self.terms(), self.definition.model_evaluation.parameters_sha256
         return parameters_from(data, models=len(terms.tables), size=terms.model.size, sha256=named)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from odp.algorithms.dense.grid import quantise_rows
 from odp.algorithms.dense.records import ROUND, check_round
 from odp.algorithms.federated.reading import UsableTable
-from odp.algorithms.model_evaluation.measures import Labelled, vectors_of_users
+from odp.algorithms.model_evaluation.client import Labelled, vectors_of_users
 from odp.algorithms.model_evaluation.terms import RELEASE, Terms
 from odp.datasets.examples import UsersExamples
 from odp.datasets.ratings import Ratings

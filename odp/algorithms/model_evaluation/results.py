@@ -11,6 +11,8 @@ An interval holds for its own number. Clamped losses and the bins of probabiliti
 
 Source for differences: Zou and Donner 2008, "Construction of confidence limits about effect measures": the intervals of
 two independent numbers give that of their difference.
+
+An evaluation on a terminal: a table of metrics, one of calibration, and one of differences.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from odp.algorithms.dense.quotient import quotient_interval
-from odp.algorithms.estimates import CONFIDENCE, Estimate, deviations
+from rich.table import Table
+
+from odp.algorithms.estimates import CONFIDENCE, Estimate, deviations, quotient_interval
 from odp.algorithms.model_evaluation.curves import Histograms, Measured
 from odp.algorithms.model_evaluation.terms import Scalar, Terms
 from odp.errors import ConfigurationError
@@ -124,7 +127,6 @@ class EvaluationResults(Mapping[str, Estimate]):
 
     def lines(self, confidence: float, exact: EvaluationResults | None = None) -> Iterator[object]:
         """What a terminal shows."""
-        from odp.algorithms.model_evaluation.printing import lines_of_differences, lines_of_models
 
         tested = f"tested {self.left_out[ANSWERS].sentence('examples')}" if self.left_out else UNKNOWN
         yield from lines_of_models(self.models(confidence), {} if exact is None else exact.models(confidence), tested)
@@ -138,7 +140,7 @@ class EvaluationResults(Mapping[str, Estimate]):
         Raises:
           DataError: the file cannot be written, or its ending names no format of pictures.
         """
-        from odp.algorithms.model_evaluation.picture import Drawn, draw
+        from odp.algorithms.model_evaluation.curves import Drawn, draw
 
         truths = Drawn({}, {}) if exact is None else Drawn(exact.models(confidence), exact.histograms())
         draw(Drawn(self.models(confidence), self.histograms()), path, exact=truths)
@@ -254,3 +256,40 @@ def _model_json(model: Measured) -> dict[str, object]:
         "metrics": {name: vars(estimate) for name, estimate in model.metrics.items()},
         "calibration": [vars(group) | {"observed": vars(group.observed)} for group in groups],
     }
+
+
+def lines_of_models(
+    models: Mapping[str, Measured], exact: Mapping[str, Measured], tested: str
+) -> Iterator[Table | str]:
+    """What rich prints of each model; ``exact`` are a simulation's without noise, or none.
+
+    ``tested`` says how many examples the metrics are about.
+    """
+    for name, model in models.items():
+        truth = exact.get(name)
+        table = Table("metric", "value", "from", "to", *([] if truth is None else ["without noise"]))
+        table.title = f"{name}: {model.users.value:,.0f} users with examples; {tested}"
+        for metric, estimate in model.metrics.items():
+            table.add_row(metric, *_cells(estimate), *([] if truth is None else [f"{truth.metrics[metric].value:.4g}"]))
+        yield table
+        if model.calibration is not None:
+            groups = Table("predicted", "share of examples", "observed", "from", "to", title=f"{name}: calibration")
+            for group in model.calibration.groups:
+                groups.add_row(f"{group.predicted:.3f}", f"{group.share:.1%}", *_cells(group.observed))
+            yield groups
+
+
+def lines_of_differences(
+    names: tuple[str, str], differences: Mapping[str, Estimate], exact: Mapping[str, Estimate]
+) -> Iterator[Table | str]:
+    """What rich prints of the second model minus the first."""
+    table = Table("metric", "difference", "from", "to", *(["without noise"] if exact else []))
+    table.title = f"{names[1]} minus {names[0]}"
+    for metric, estimate in differences.items():
+        table.add_row(metric, *_cells(estimate), *([f"{exact[metric].value:.4g}"] if exact else []))
+    yield table
+    yield "intervals of differences cover the noise and which users took part"
+
+
+def _cells(estimate: Estimate) -> tuple[str, str, str]:
+    return f"{estimate.value:.4g}", f"{estimate.low:.4g}", f"{estimate.high:.4g}"

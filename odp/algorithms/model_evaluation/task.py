@@ -8,10 +8,13 @@ Example::
         privacy=odp.UserLevelDP(epsilon=1, delta=1e-6), cohort=odp.Cohort(minimum=100, goal=1000),
     )
     odp.simulate(task, people).results["auc"]
+
+The evaluated parameters as the public matrix of a task: float32 little-endian [models, size], named by its hash.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +23,9 @@ from typing import Any
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.choices import check_catalogue
-from odp.algorithms.dpam.data import RatingsData
-from odp.algorithms.model_evaluation.layout import Layout
-from odp.algorithms.model_evaluation.parameters import LARGEST, sha256_of
-from odp.algorithms.model_evaluation.terms import MOST_BINS, PARAMETERS
-from odp.algorithms.question import Question
+from odp.algorithms.choices import Question, check_catalogue
+from odp.algorithms.dpam.config import RatingsData
+from odp.algorithms.model_evaluation.terms import MOST_BINS, PARAMETERS, Layout
 from odp.errors import ConfigurationError
 from odp.models.examples import Examples
 from odp.models.local_training import LocalTraining
@@ -34,6 +34,32 @@ from odp.models.trained import TestedModel, tested_model_of, tested_models
 from odp.numerics.arrays import Float32Array
 from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
+
+#: Bytes that a server accepts.
+LARGEST = 16 * 2**20
+
+
+def sha256_of(parameters: Float32Array) -> bytes:
+    """As a definition has it."""
+    return hashlib.sha256(parameters.astype("<f4").tobytes()).digest()
+
+
+def parameters_from(data: bytes, *, models: int, size: int, sha256: bytes) -> Float32Array:
+    """The parameters of these bytes, read-only float32 [models, size].
+
+    Raises:
+      ConfigurationError: they are not those of the hash, or a number is not finite.
+    """
+    expected = 4 * models * size
+    if len(data) != expected:
+        raise ConfigurationError(f"Expected parameters of {expected} bytes to evaluate (got {len(data)})")
+    if hashlib.sha256(data).digest() != sha256:
+        raise ConfigurationError("Expected parameters of the SHA-256 that the task definition names")
+    parameters = np.frombuffer(data, dtype="<f4").reshape(models, size)
+    if not np.isfinite(parameters).all():
+        raise ConfigurationError("Expected parameters that are finite")
+    return parameters
+
 
 _LOSS, _ACCURACY, _AUC, _CALIBRATION, _RECALL = "loss", "accuracy", "auc", "calibration", "recall@"
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from odp import _validate
-from odp.algorithms.question import Question
+from odp.algorithms.choices import Question
 from odp.errors import ConfigurationError
 from odp.models.events import Events, table_of
 from odp.v1 import common_pb2

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers, RandomizedInquiry
+from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dense.records import check_round
-from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Query, Server
 from odp.algorithms.shuffled_statistics.terms import RELEASE, Terms
 from odp.errors import ConfigurationError

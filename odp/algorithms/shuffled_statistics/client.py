@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from odp.algorithms.coins import SourceWords
 from odp.algorithms.dense.records import check_round
+from odp.algorithms.local_seam import SourceWords
 from odp.algorithms.seam import LocalData
 from odp.algorithms.shuffled_statistics.terms import Terms
 from odp.numerics.arrays import Float32Array, Int64Array

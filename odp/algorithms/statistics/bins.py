@@ -9,8 +9,7 @@ import numpy as np
 
 from odp.algorithms.dense.population import items_of, require_values
 from odp.algorithms.seam import EVENTS
-from odp.algorithms.statistics.parts import HistogramPart, MeanPart
-from odp.algorithms.statistics.userside import bins_of
+from odp.algorithms.statistics.parts import HistogramPart, MeanPart, bins_of
 from odp.errors import DataError
 from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Int64Array

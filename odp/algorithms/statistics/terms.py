@@ -16,8 +16,7 @@ import numpy as np
 from odp import _validate
 from odp.algorithms.dense.grid import Entries, Grid
 from odp.algorithms.dense.records import Records, check_question
-from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part, check_labels
-from odp.algorithms.statistics.userside import vectors
+from odp.algorithms.statistics.parts import HistogramPart, MeanPart, Part, check_labels, vectors
 from odp.errors import ConfigurationError
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float64Array

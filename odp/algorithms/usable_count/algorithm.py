@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from odp.algorithms.capabilities import CountsUsable
+from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.dense.inquiry import DenseInquiry
-from odp.algorithms.reading_cost import reading_cost
 from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Server
 from odp.algorithms.usable_count.terms import RELEASE, Terms
 from odp.errors import ConfigurationError
@@ -69,7 +69,7 @@ class TaskAlgorithm(DenseInquiry, CountsUsable):
         return VotingPopulation(self.terms())
 
     def counts_for(self, training: common_pb2.TaskDefinition) -> bool:
-        from odp.algorithms.usable_count.reads import read_part
+        from odp.algorithms.usable_count.task import read_part
 
         return read_part(training) == read_part(self.definition)
 

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from odp.algorithms.dense.records import check_round
 from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.seam import EVENTS
-from odp.algorithms.usable_count.places import SIZE, places_of
-from odp.algorithms.usable_count.terms import RELEASE, OfExamples, OfItems, Terms
+from odp.algorithms.usable_count.terms import RELEASE, SIZE, OfExamples, OfItems, Terms, places_of
 from odp.datasets.examples import UsersExamples
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError

@@ -8,7 +8,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 
 from odp.algorithms.estimates import CONFIDENCE, Estimate, deviations
-from odp.algorithms.usable_count.places import ALL, KEYS, NO_ROWS, NONE, SIZE, SOME, WORDS
+from odp.algorithms.usable_count.terms import ALL, KEYS, NO_ROWS, NONE, SIZE, SOME, WORDS
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array
 

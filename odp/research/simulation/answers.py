@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from odp.algorithms.capabilities import Answers, RandomizedInquiry
+from odp.algorithms.choices import Question
 from odp.algorithms.declared import SharedNoiseSum
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.dense.shares import sum_of_shares
-from odp.algorithms.question import Question
+from odp.algorithms.dense.secagg import sum_of_shares
 from odp.algorithms.registry import inquiry_for, training_of
 from odp.algorithms.release import charges_of, draw_noise, to_values
 from odp.datasets.examples import ExamplesSplit, UsersExamples

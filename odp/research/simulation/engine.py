@@ -73,7 +73,7 @@ from odp.serving.classifier import Classifier
 from odp.tasks.task import Task
 
 if TYPE_CHECKING:
-    from odp.algorithms.question import Question
+    from odp.algorithms.choices import Question
     from odp.research.simulation.answers import AnswersRun as AnswersRun
 
 MOST_EXACT = 2**24

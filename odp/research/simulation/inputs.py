@@ -20,8 +20,7 @@ import os
 from collections.abc import Sequence
 
 from odp._system.extras import advice, is_installed
-from odp.algorithms.choices import questions
-from odp.algorithms.question import Question
+from odp.algorithms.choices import Question, questions
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.texts import UsersTexts

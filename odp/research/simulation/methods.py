@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from odp.algorithms.implicit import evaluation as implicit
+from odp.algorithms.implicit import experiment as implicit
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import DataError

@@ -19,11 +19,9 @@ from collections.abc import Mapping
 import numpy.typing as npt
 
 from odp import _validate
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.algorithms.dpam.terms import DERIVED_FACTORS, MAX_ITEMS_PER_USER, MAX_RANK
-from odp.algorithms.implicit.config import ImplicitDPAM
-from odp.algorithms.implicit.data import ImplicitData
+from odp.algorithms.implicit.config import ImplicitData, ImplicitDPAM
 from odp.datasets.catalogue import catalogue_keys
 from odp.datasets.item_features import item_features
 from odp.datasets.ratings import Ratings

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from odp.algorithms.capabilities import Answers, Diagnosed
-from odp.algorithms.question import Question
+from odp.algorithms.choices import Question
 from odp.algorithms.release import draw_noise, round_charges, to_values
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets.texts import UsersTexts

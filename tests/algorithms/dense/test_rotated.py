@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.algorithms.dense.rotated import RotatedGrid, encode, quantise, to_values
-from odp.algorithms.dense.rotated_query import RotatedQuery
+from odp.algorithms.dense.uploads import RotatedQuery
 from odp.errors import ConfigurationError, DataError
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.algorithms.dense import query as dense_query
-from odp.algorithms.dense import rotated_query
+from odp.algorithms.dense import uploads
 from odp.algorithms.dense.rotated import RotatedGrid, encode
-from odp.algorithms.dense.rotated_query import RotatedQuery
+from odp.algorithms.dense.uploads import RotatedQuery
 from odp.algorithms.seam import SampledQuery
 from odp.errors import ContributionRefused, Refusal
 
@@ -104,7 +104,7 @@ def test_checking_and_summing_leave_one_trace_whatever_the_numbers_are() -> None
 
     def trace(*rows: np.ndarray) -> list[object]:
         payloads = [encode(made.grid, row) for row in rows]
-        with tracing(dense_query, rotated_query) as notes:
+        with tracing(dense_query, uploads) as notes:
             total = made.new_sum(oblivious=True)
             assert made.refusals(payloads) == [None] * len(payloads)
             total.add(payloads)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
-from odp.algorithms.dense.rotation import Rotation, largest_power, transform
+from odp.algorithms.dense.rotated import Rotation, largest_power, transform
 from odp.errors import ConfigurationError, DataError
 
 

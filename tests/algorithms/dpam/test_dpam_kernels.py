@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from odp.algorithms.dpam import estimation, posteriors
 from odp.algorithms.dpam.population import DpamPopulation
-from odp.algorithms.factorization.subset import hash_order
+from odp.algorithms.factorization.slices import hash_order
 from odp.datasets.ratings import Ratings
 from odp.numerics import parallel
 from odp.protocol.wire.model import ModelVersion, TableValues

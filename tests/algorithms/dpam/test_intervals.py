@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.algorithms.capabilities import IntervalClient
-from odp.algorithms.dpam import intervals, userside
+from odp.algorithms.dpam import userside
 from odp.algorithms.dpam.client import DpamClient
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.dpam.terms import Terms
@@ -73,7 +73,7 @@ def test_own_scores_are_those_of_fits_without_each_rating(seed: int, size: int) 
         weights = np.linalg.solve(normal, (design[kept].T * trust[kept]) @ residual[kept])
         spread = 1 / trust[left_out] + design[left_out] @ np.linalg.solve(normal, design[left_out])
         expected.append(abs(residual[left_out] - design[left_out] @ weights) / math.sqrt(spread))
-    found = intervals.leave_one_out(
+    found = userside.leave_one_out(
         np.column_stack((trust, rows)), residual, np.empty((0, 4)), RIDGES, variance=0.0
     ).scores
     np.testing.assert_allclose(found, expected, rtol=1e-8)
@@ -152,10 +152,10 @@ def test_ranges_cover_what_they_say_when_the_public_guess_of_the_scale_is_wrong(
 
 def test_without_own_ratings_the_public_scale_counts_and_with_many_the_own_one_does() -> None:
     levels = np.array([0.5, 0.9, 0.99])
-    public = intervals.quantiles(np.empty(0), 2.0, levels)
+    public = userside.quantiles(np.empty(0), 2.0, levels)
     np.testing.assert_allclose(public, 2.0 * np.array([0.674, 1.645, 2.576]), rtol=0.03)
     own = np.full(5000, 0.25)
-    np.testing.assert_allclose(intervals.quantiles(own, 2.0, levels), 0.25, rtol=0.01)
+    np.testing.assert_allclose(userside.quantiles(own, 2.0, levels), 0.25, rtol=0.01)
 
 
 def test_an_item_of_which_less_is_known_has_a_wider_range(define: Define) -> None:
@@ -166,7 +166,7 @@ def test_an_item_of_which_less_is_known_has_a_wider_range(define: Define) -> Non
     rows[:, 2] = 0.9, 0.3, 0.9
     rows[2, 3:] *= 20.0  # far from all that the person has rated
     own = own_batch(model, np.arange(20), np.linspace(1, 5, 20))
-    (half,) = intervals.half_widths(Terms.of(definition), own, RIDGES, rows, np.array([0.9]), rank=2)
+    (half,) = userside.half_widths(Terms.of(definition), own, RIDGES, rows, np.array([0.9]), rank=2)
     assert half[0] < half[1]
     assert half[0] < half[2]
 

@@ -11,15 +11,14 @@ from algorithms.tracing import traced, tracing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import accumulate, codec
-from odp.algorithms.dpam import oblivious as dpam_oblivious
+from odp.algorithms.dpam import codec
+from odp.algorithms.dpam import query as dpam_query
 from odp.algorithms.dpam.codec import Contributions
-from odp.algorithms.dpam.oblivious import ObliviousAccumulator
-from odp.algorithms.dpam.query import DpamQuery
+from odp.algorithms.dpam.query import DpamQuery, ObliviousAccumulator
 from odp.algorithms.dpam.terms import Terms
-from odp.algorithms.factorization import oblivious
+from odp.algorithms.factorization import query as shared_query
 from odp.algorithms.factorization.codec import NO_ITEM
-from odp.algorithms.factorization.oblivious import FactorSums, SortedSums
+from odp.algorithms.factorization.query import FactorSums, SortedSums
 from odp.numerics import sorting_network as network
 from odp.v1 import common_pb2
 
@@ -82,9 +81,9 @@ def test_the_largest_entries_are_summed_exactly(define: Define) -> None:
 
 @pytest.mark.parametrize("items", [1, 63, 64, 65, 200])
 def test_tiles_and_blocks_of_any_size_give_the_same_sums(items: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oblivious, "_TILE", 64)
-    monkeypatch.setattr(oblivious, "_MOST_PLACES", 7)
-    monkeypatch.setattr(oblivious, "_MOST_USERS", 10)
+    monkeypatch.setattr(shared_query, "_TILE", 64)
+    monkeypatch.setattr(shared_query, "_MOST_PLACES", 7)
+    monkeypatch.setattr(shared_query, "_MOST_USERS", 10)
     generator = np.random.default_rng(items)
     places, users = min(items, 3), 25
     chosen = np.stack([generator.permutation(items)[:places] for _ in range(users)])
@@ -98,7 +97,7 @@ def test_tiles_and_blocks_of_any_size_give_the_same_sums(items: int, monkeypatch
 
 
 def test_sorted_sums_fold_when_their_words_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oblivious, "_FEWEST_WORDS", 16)
+    monkeypatch.setattr(shared_query, "_FEWEST_WORDS", 16)
     generator = np.random.default_rng(1)
     items, weights = generator.integers(0, 5, (40, 3)), generator.integers(0, 9, (40, 3))
     targets = generator.integers(-512, 513, (40, 3))
@@ -119,7 +118,7 @@ class TestObliviousness:
 
     def trace(self, definition: common_pb2.TaskDefinition, round: int, given: Contributions, way: bool) -> list[object]:
         arrays = [traced(array.copy()) for array in (given.rows, given.items, given.weights, given.targets)]
-        with tracing(oblivious, dpam_oblivious, network, accumulate) as notes:
+        with tracing(shared_query, dpam_query, network) as notes:
             sums = DpamQuery(Terms.of(definition), round).new_sum(oblivious=way)
             sums.add_decoded(Contributions(*arrays))
             sums.totals()
@@ -129,7 +128,7 @@ class TestObliviousness:
     def test_one_hot_item_unused_places_and_all_different_items_leave_one_trace(
         self, define: Define, round: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(oblivious, "_FEWEST_WORDS", 256)
+        monkeypatch.setattr(shared_query, "_FEWEST_WORDS", 256)
         definition = define(items=ITEMS, places=PLACES, rank=RANK)
         spread = some(definition, round, users=30, seed=1)
         nothing = Contributions(*(np.zeros_like(part) for part in (spread.rows, spread.items, *[spread.weights] * 2)))
@@ -153,8 +152,8 @@ class TestObliviousness:
     @pytest.mark.parametrize("places", [5, 300])
     def test_comparing_the_items_of_one_device_leaves_one_trace(self, places: int) -> None:
         def trace(items: np.ndarray, used: np.ndarray) -> list[object]:
-            with tracing(oblivious, network) as notes:
-                assert oblivious.distinct(traced(items[None]), traced(used[None]))
+            with tracing(shared_query, network) as notes:
+                assert shared_query.distinct(traced(items[None]), traced(used[None]))
             # How many places are used is compared, and not told.
             return [note for note in notes if note[0] != "leaves"]  # type: ignore[index]
 
@@ -175,6 +174,6 @@ def test_only_a_repeated_item_that_is_used_is_noticed(entries: list[tuple[int, b
         items, used = np.concatenate([items, np.full(300, 1)]), np.concatenate([used, np.zeros(300, dtype=bool)])
     held = items[used].tolist()
     answer = len(set(held)) == len(held)
-    assert oblivious.distinct(items[None], used[None]).tolist() == [answer]
-    both = oblivious.distinct(np.stack([np.arange(len(items)), items]), np.stack([used, used]))
+    assert shared_query.distinct(items[None], used[None]).tolist() == [answer]
+    both = shared_query.distinct(np.stack([np.arange(len(items)), items]), np.stack([used, used]))
     assert both.tolist() == [True, answer]

@@ -10,7 +10,7 @@ import pytest
 
 import odp
 from odp.algorithms.dpam import estimation, features
-from odp.algorithms.dpam.relevance import relevances
+from odp.algorithms.dpam.estimation import relevances
 from odp.algorithms.registry import algorithm_for
 from odp.datasets import Ratings, random_split, synthetic_movielens
 from odp.errors import ConfigurationError

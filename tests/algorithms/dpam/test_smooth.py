@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import smooth
+from odp.algorithms.dpam import userside
 from odp.algorithms.dpam.client import DpamClient
 from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.population import DpamPopulation
@@ -35,17 +35,17 @@ def rational_quadratic(one: Float64Array, two: Float64Array, *, squared_length: 
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 2**32), size=st.integers(2, smooth.MOST_CENTRES), rank=st.integers(1, 6))
+@given(seed=st.integers(0, 2**32), size=st.integers(2, userside.MOST_CENTRES), rank=st.integers(1, 6))
 def test_with_a_kernel_for_each_item_it_is_the_gaussian_process(seed: int, size: int, rank: int) -> None:
     """Against the dual form of the posterior mean (Rasmussen and Williams 2006, equation 2.25)."""
     generator = np.random.default_rng(seed)
     own, wanted = generator.normal(size=(size, rank)), generator.normal(size=(7, rank))
     residual, trust = generator.normal(size=size), generator.uniform(0.2, 1, size)
-    found = smooth.predictions(own, residual, trust, wanted, variance=0.15, **RIDGES)
-    length = smooth.LENGTH * own.var(axis=0, ddof=1).sum()
+    found = userside.predictions(own, residual, trust, wanted, variance=0.15, **RIDGES)
+    length = userside.LENGTH * own.var(axis=0, ddof=1).sum()
 
     def covariance(one: Float64Array, two: Float64Array) -> Float64Array:
-        linear = 1 / RIDGES["bias_ridge"] + smooth.ROW_SHARE / RIDGES["row_ridge"] * one @ two.T
+        linear = 1 / RIDGES["bias_ridge"] + userside.ROW_SHARE / RIDGES["row_ridge"] * one @ two.T
         return np.asarray(linear + 0.15 * rational_quadratic(one, two, squared_length=length))
 
     noise = np.diag(1 / trust)
@@ -56,8 +56,8 @@ def test_with_a_kernel_for_each_item_it_is_the_gaussian_process(seed: int, size:
 def test_a_small_variance_leaves_the_linear_model() -> None:
     generator = np.random.default_rng(1)
     own, wanted, residual = generator.normal(size=(30, 2)), generator.normal(size=(5, 2)), generator.normal(size=30)
-    found = smooth.predictions(own, residual, np.ones(30), wanted, variance=1e-9, **RIDGES)
-    design, ridges = np.column_stack((np.ones(30), own)), np.diag([5.0, *[0.6 / smooth.ROW_SHARE] * 2])
+    found = userside.predictions(own, residual, np.ones(30), wanted, variance=1e-9, **RIDGES)
+    design, ridges = np.column_stack((np.ones(30), own)), np.diag([5.0, *[0.6 / userside.ROW_SHARE] * 2])
     weights = np.linalg.solve(design.T @ design + ridges, design.T @ residual)
     np.testing.assert_allclose(found, np.column_stack((np.ones(5), wanted)) @ weights, atol=1e-6)
 
@@ -69,16 +69,16 @@ def test_it_tells_a_taste_that_no_row_can_tell() -> None:
     values, truth = np.abs(own[:, 0]) - 0.5 + generator.normal(size=200) * 0.3, np.abs(wanted[:, 0]) - 0.5
     errors = {}
     for variance in (1e-9, 0.15):
-        found = smooth.predictions(own, values, np.ones(200), wanted, variance=variance, **RIDGES)
+        found = userside.predictions(own, values, np.ones(200), wanted, variance=variance, **RIDGES)
         errors[variance] = float(np.square(found - truth).mean())
     assert errors[0.15] < 0.4 * errors[1e-9]
 
 
 def test_without_data_and_without_differences_there_is_no_smooth_part() -> None:
     wanted = np.ones((3, 2))
-    assert not smooth.predictions(np.empty((0, 2)), np.empty(0), np.empty(0), wanted, variance=1.0, **RIDGES).any()
+    assert not userside.predictions(np.empty((0, 2)), np.empty(0), np.empty(0), wanted, variance=1.0, **RIDGES).any()
     same = np.full((50, 2), 1 / 3)
-    found = smooth.predictions(same, np.ones(50), np.ones(50), same[:3], variance=1.0, **RIDGES)
+    found = userside.predictions(same, np.ones(50), np.ones(50), same[:3], variance=1.0, **RIDGES)
     assert (found > 0.9).all()
     assert (found < 1.0).all()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpftrl import stream
+from odp.algorithms.dpftrl import query
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.algorithms.dpftrl.query import StreamedQuery
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
@@ -207,11 +207,11 @@ def test_past_sums_beyond_the_memory_of_an_enclave_are_refused_by_every_party(
     monkeypatch: pytest.MonkeyPatch, training: dict[str, Any], vectors: int
 ) -> None:
     size = FEATURES + 1
-    monkeypatch.setattr(stream, "MOST_STATE_BYTES", 8 * vectors * size)
+    monkeypatch.setattr(query, "MOST_STATE_BYTES", 8 * vectors * size)
     definition = task(**training).definition()
-    monkeypatch.setattr(stream, "MOST_STATE_BYTES", 8 * vectors * size - 1)
+    monkeypatch.setattr(query, "MOST_STATE_BYTES", 8 * vectors * size - 1)
     with pytest.raises(ConfigurationError, match=rf"{8 * vectors * size}: {vectors} vectors of {size} numbers"):
         task(**training)
-    stream._stream.cache_clear()
+    query._stream.cache_clear()
     with pytest.raises(ConfigurationError, match="past sums of a stream"):
         algorithm_for(definition).check()

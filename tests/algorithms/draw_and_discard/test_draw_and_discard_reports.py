@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import odp
-from odp.algorithms.draw_and_discard import adversaries
+from odp.algorithms.draw_and_discard import model
 from odp.algorithms.draw_and_discard.algorithm import TaskAlgorithm
 from odp.algorithms.draw_and_discard.client import descent
 from odp.algorithms.draw_and_discard.server import check, first_instances
-from odp.algorithms.draw_and_discard.spam import honest_statistics, thresholds
+from odp.algorithms.draw_and_discard.simulation import honest_statistics, thresholds
 from odp.algorithms.draw_and_discard.terms import Terms
 from odp.algorithms.seam import LocalRows
 from odp.errors import ConfigurationError, ContributionRefused, PrivacyError, Refusal
@@ -207,7 +207,7 @@ def test_the_spread_of_first_instances_is_that_which_reports_keep_up(instances: 
 
 @pytest.mark.parametrize(("updates", "expected"), [(20, 0.491), (100, 0.817), (400, 0.931), (2000, 0.950)])
 def test_the_lineage_of_a_report_dies_as_its_chain_has_it(updates: int, expected: float) -> None:
-    assert adversaries.lineage(instances=20, updates=updates) == pytest.approx(expected, abs=5e-4)
+    assert model.lineage(instances=20, updates=updates) == pytest.approx(expected, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_the_lineage_of_a_report_dies_as_its_chain_has_it(updates: int, expected
 def test_the_noise_of_later_reports_hides_as_much_as_the_exact_sum_says(
     level: float, updates: int, expected: float
 ) -> None:
-    found = adversaries.convolved_epsilon(math.log(level), updates=updates, delta=1e-8)
+    found = model.convolved_epsilon(math.log(level), updates=updates, delta=1e-8)
     assert found == pytest.approx(expected, abs=1.5e-4)
 
 
@@ -238,20 +238,20 @@ def test_two_noises_hide_as_a_simulation_of_them_shows() -> None:
 
     excess = np.maximum(1 - math.exp(loss) * density(noise + 1.0) / density(noise), 0.0)
     delta, error = float(excess.mean()), float(excess.std() / math.sqrt(len(excess)))
-    assert adversaries.convolved_epsilon(epsilon, updates=2, delta=delta + 5 * error) <= loss
-    assert adversaries.convolved_epsilon(epsilon, updates=2, delta=delta - 5 * error) >= loss
+    assert model.convolved_epsilon(epsilon, updates=2, delta=delta + 5 * error) <= loss
+    assert model.convolved_epsilon(epsilon, updates=2, delta=delta - 5 * error) >= loss
 
 
 def test_the_published_bound_of_later_updates_is_too_small_or_above_epsilon() -> None:
     epsilon = math.log(16)
-    assert adversaries.published_convolved_epsilon(epsilon, updates=2, delta=1e-8) > epsilon
+    assert model.published_convolved_epsilon(epsilon, updates=2, delta=1e-8) > epsilon
     for updates in (1000, 10_000):
-        exact = adversaries.convolved_epsilon(epsilon, updates=updates, delta=1e-8)
-        assert adversaries.published_convolved_epsilon(epsilon, updates=updates, delta=1e-8) < exact
+        exact = model.convolved_epsilon(epsilon, updates=updates, delta=1e-8)
+        assert model.published_convolved_epsilon(epsilon, updates=updates, delta=1e-8) < exact
 
 
 def test_a_report_on_privacy_names_both_levels_and_all_adversaries() -> None:
-    learned = adversaries.disclosure_of(1.0, weights=33, instances=20, updates=100, delta=1e-8)
+    learned = model.disclosure_of(1.0, weights=33, instances=20, updates=100, delta=1e-8)
     assert (learned.feature_epsilon, learned.model_epsilon) == (1.0, 33.0)
     assert learned.mean_loss == pytest.approx(19 / 40)
     assert learned.lineage == pytest.approx(0.817, abs=5e-4)

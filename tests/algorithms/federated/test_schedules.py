@@ -12,7 +12,7 @@ from dp_accounting.pld import PLDAccountant
 
 import odp
 from odp.algorithms.cohorts import draw_of, goal_of
-from odp.algorithms.federated.schedules import PlannedRounds, planned_blocks
+from odp.algorithms.federated.config import PlannedRounds, planned_blocks
 from odp.algorithms.federated.terms import Terms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges, sampling_of

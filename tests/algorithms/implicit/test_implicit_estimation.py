@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from odp.algorithms.implicit.estimation import (
+from odp.algorithms.implicit.server import (
     Measurement,
     Visitors,
     combined,

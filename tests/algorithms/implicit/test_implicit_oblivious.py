@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from algorithms.tracing import traced, tracing
 
-from odp.algorithms.factorization import oblivious as shared
+from odp.algorithms.factorization import query as shared
 from odp.algorithms.factorization.codec import NO_ITEM, Contributions
-from odp.algorithms.implicit import codec, oblivious
+from odp.algorithms.implicit import codec, query
 from odp.algorithms.implicit.query import ImplicitQuery
 from odp.algorithms.implicit.terms import Terms
 from odp.numerics import sorting_network as network
@@ -41,7 +41,7 @@ def test_the_totals_are_those_of_the_direct_sums(define_implicit: Define, round:
     for payload in payloads:
         query.check(payload)
     direct, sums = query.new_sum(), query.new_sum(oblivious=True)
-    assert isinstance(sums, oblivious.ObliviousImplicitSum)
+    assert isinstance(sums, query.ObliviousImplicitSum)
     direct.add(payloads)
     sums.add(payloads[:11])
     sums.add(payloads[11:])
@@ -62,7 +62,7 @@ def test_one_hot_item_and_all_different_items_leave_one_trace(
 
     def trace(given: Contributions) -> list[object]:
         arrays = [traced(array.copy()) for array in (given.rows, given.items, given.weights)]
-        with tracing(oblivious, shared, network) as notes:
+        with tracing(query, shared, network) as notes:
             sums = ImplicitQuery(terms, round).new_sum(oblivious=True)
             sums.add_decoded(Contributions(*arrays))
             sums.totals()

@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import binomtest
 
 import odp
-from odp.algorithms.coins import SourceWords
 from odp.algorithms.heavy_hitters.results import WordResults
 from odp.algorithms.local_heavy_hitters.algorithm import TaskAlgorithm
+from odp.algorithms.local_seam import SourceWords
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows
 from odp.datasets.texts import UsersTexts

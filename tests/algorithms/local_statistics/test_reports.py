@@ -9,18 +9,17 @@ import pytest
 from scipy.stats import binomtest
 
 import odp
-from odp.algorithms.coins import HashedWords, SourceWords, below
 from odp.algorithms.dense.population import records_of
 from odp.algorithms.dense.records import Records
+from odp.algorithms.local_seam import HashedWords, SourceWords, below
 from odp.algorithms.local_statistics.config import resolve
-from odp.algorithms.local_statistics.estimates import exact_results, results_of_counts
 from odp.algorithms.local_statistics.layout import _worst_variance, best_levels
 from odp.algorithms.local_statistics.population import counts_of
-from odp.algorithms.local_statistics.results import answers_of
+from odp.algorithms.local_statistics.results import answers_of, exact_results, results_of_counts
 from odp.algorithms.local_statistics.terms import REPORT, ReportTerms
 from odp.algorithms.seam import LocalRows
 from odp.algorithms.shuffled_statistics.query import ReportsSum
-from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
+from odp.algorithms.statistics.results import HistogramResult, MeanResult
 from odp.algorithms.statistics.terms import kind_of
 from odp.datasets import Ratings
 from odp.errors import ContributionRefused

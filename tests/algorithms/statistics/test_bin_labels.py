@@ -20,8 +20,7 @@ from device_runtime.round.examples import examples
 from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.store import Store, store_path
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.statistics.estimates import HistogramResult
-from odp.algorithms.statistics.results import results_of
+from odp.algorithms.statistics.results import HistogramResult, results_of
 from odp.algorithms.statistics.terms import Terms
 from odp.errors import ConfigurationError, DataError
 from odp.protocol.wire.model import Slices

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import odp
-from odp.algorithms.statistics.estimates import HistogramResult, MeanResult
-from odp.algorithms.statistics.results import results_of
+from odp.algorithms.statistics.results import HistogramResult, MeanResult, results_of
 from odp.algorithms.statistics.terms import Terms
 from odp.errors import ConfigurationError
 

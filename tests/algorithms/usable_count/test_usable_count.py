@@ -21,8 +21,8 @@ from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.registry import algorithm_for, counting_for
 from odp.algorithms.release import planned_charges
 from odp.algorithms.seam import Algorithm, LocalRows
-from odp.algorithms.usable_count.places import ALL, NO_ROWS, NONE, SOME, places_of
 from odp.algorithms.usable_count.results import UsableDevices
+from odp.algorithms.usable_count.terms import ALL, NO_ROWS, NONE, SOME, places_of
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.evaluation.users import user_seeds

@@ -25,8 +25,7 @@ from distributor.model_folders import ModelFolders
 from distributor.program import control_servicer
 from distributor.servicer import DistributorService, distributor_servicer
 from odp._system.files.state_folder import StateFolder
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import Busy, ServiceError, StaleModel
 from odp.models.matrix_factorization import MatrixFactorization

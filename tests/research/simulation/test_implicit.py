@@ -12,8 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 import odp
-from odp.algorithms.implicit.diagnostics import diagnose_ranking
-from odp.algorithms.implicit.evaluation import dp_popularity, ials_ceiling, strong_generalisation, training_split
+from odp.algorithms.implicit.experiment import (
+    diagnose_ranking,
+    dp_popularity,
+    ials_ceiling,
+    strong_generalisation,
+    training_split,
+)
 from odp.cli.main import app
 from odp.datasets import Ratings, random_split
 from odp.evaluation.ranking import strong_split

@@ -19,7 +19,7 @@ import pytest
 
 import odp
 from odp.algorithms.declared import DeclaredRelease
-from odp.algorithms.implicit import evaluation as implicit
+from odp.algorithms.implicit import experiment as implicit
 from odp.datasets import Ratings, Split, random_split
 from odp.datasets.splitting import permutation_split
 from odp.evaluation import baselines, dp_sgd

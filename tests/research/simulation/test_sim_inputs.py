@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import odp
-from odp.algorithms.dpam.signal import weak_signal
+from odp.algorithms.dpam.experiment import weak_signal
 from odp.datasets import Ratings, random_split, synthetic_movielens
 from odp.errors import ConfigurationError, DataError
 from odp.research.simulation.engine import simulate

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from odp.algorithms.dpam.diagnostics import diagnose
+from odp.algorithms.dpam.experiment import diagnose
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets import random_split, synthetic_movielens
 from odp.datasets.ratings import merge

@@ -6,8 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.models.matrix_factorization import MatrixFactorization

@@ -5,8 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from odp.algorithms.dpam.accumulate import Accumulator
-from odp.algorithms.dpam.oblivious import ObliviousAccumulator
+from odp.algorithms.dpam.query import Accumulator, ObliviousAccumulator
 from odp.algorithms.release import round_charges
 from odp.crypto import SignatureError, domains, seal, verify
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal

@@ -16,8 +16,7 @@ import pytest
 from in_process import EnclaveCalls
 
 import odp
-from odp.algorithms.implicit.config import ImplicitDPAM
-from odp.algorithms.implicit.data import ImplicitData
+from odp.algorithms.implicit.config import ImplicitData, ImplicitDPAM
 from odp.crypto import SigningKey
 from odp.crypto.hpke import DecryptionError
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError

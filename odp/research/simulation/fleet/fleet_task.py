@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.data import RatingsData
+from odp.algorithms.choices import Question
+from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.algorithms.local_seam import LocalReporter
-from odp.algorithms.question import Question
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm
 from odp.crypto.segments import is_large

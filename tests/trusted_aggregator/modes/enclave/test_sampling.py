@@ -14,9 +14,9 @@ from algorithms.tracing import tracing
 from scipy import stats
 
 from odp.algorithms.dpam import codec
-from odp.algorithms.dpam import oblivious as dpam_oblivious
+from odp.algorithms.dpam import query as dpam_query
 from odp.algorithms.factorization import codec as shared_codec
-from odp.algorithms.factorization import oblivious, sums
+from odp.algorithms.factorization import query as shared_query
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal, StateError
 from odp.evaluation.noise import NoNoise
 from odp.numerics import sorting_network as network
@@ -311,14 +311,14 @@ class TestTrace:
         held, sealed, noise = self.held(world, round, seed_bytes, terms)
         held._draw._threshold = between[draw]
         lines: list[object] = []
-        modules = (rounds, sampling, codec, shared_codec, sums, dpam_oblivious, network, oblivious)
+        modules = (rounds, sampling, codec, shared_codec, dpam_query, network, shared_query)
 
         def line(frame, event, argument):
             if frame.f_code.co_filename in {module.__file__ for module in modules}:
                 lines.append((frame.f_code.co_filename, frame.f_lineno))
             return line
 
-        with tracing(sampling, codec, shared_codec, dpam_oblivious, network, oblivious) as notes:
+        with tracing(sampling, codec, shared_codec, dpam_query, network, shared_query) as notes:
             sys.settrace(line)
             try:
                 assert held.submit(sealed) == [None] * self.DEVICES
@@ -350,7 +350,7 @@ class TestTrace:
     def test_a_round_does_the_same_to_the_same_places_whoever_is_drawn(self, make_world, monkeypatch, round):
         """None, few, most and more than the cap: one sequence of lines, of operations and of sizes, one memory."""
         monkeypatch.setattr(rounds, "BLOCK", 5)  # so that sums are made before the close, too
-        monkeypatch.setattr(oblivious, "_FEWEST_WORDS", 64)  # so that a round sorts more than once
+        monkeypatch.setattr(shared_query, "_FEWEST_WORDS", 64)  # so that a round sorts more than once
         world = make_world(minimum=3)
         for number in range(round):
             world.open(number)
