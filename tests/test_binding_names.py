@@ -40,7 +40,7 @@ LEFT = {
 }
 
 #: Bindings at most, of folders that are not renamed yet.
-MOST = {"trusted_aggregator": 206, "odp/enclave": 46, "distributor": 32}
+MOST = {"trusted_aggregator": 23, "odp/trust/enclave": 27, "distributor": 3}
 
 
 def modules() -> list[Path]:
