@@ -29,6 +29,7 @@ def test_every_tutorial_has_a_test() -> None:
         assert page.stem == "README" or f'run_page("{page.stem}")' in source, page.name
 
 
+@pytest.mark.processes
 def test_the_first_model_runs(folder: Path) -> None:
     names = run_page("first-model")
     assert names["errors"][0.5] > names["errors"][2] > names["errors"][8]
@@ -36,12 +37,14 @@ def test_the_first_model_runs(folder: Path) -> None:
     assert "films" in (folder / "run" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.processes
 def test_own_data_runs(folder: Path) -> None:
     run_page("your-own-data")
     assert (folder / "run" / "report.html").is_file()
     assert (folder / "comparison" / "comparison.json").is_file()
 
 
+@pytest.mark.processes
 def test_a_labelled_table_becomes_a_classifier(folder: Path) -> None:
     names = run_page("labelled-data")
     assert names["classifier"].classes == ("ham", "spam")
@@ -57,14 +60,12 @@ def test_a_device_in_an_app_runs(folder: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.slow
 def test_an_audited_task_runs(folder: Path) -> None:
     run_page("audited-task")
     assert (folder / "odp-state" / "reference_values.json").is_file()
 
 
 @pytest.mark.processes
-@pytest.mark.slow
 def test_recommendations_on_devices_run(folder: Path) -> None:
     run_page("recommend-on-devices")
     for project in ("shop", "player"):

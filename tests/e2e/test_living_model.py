@@ -33,7 +33,7 @@ LIFETIME = 16.0
 def test_weeks_of_retraining_with_a_kill_in_each(tmp_path: Path, stack: contextlib.ExitStack, weeks: int) -> None:
     ratings = load(DATA)
     keys = list(catalogue_keys(ratings))
-    template = small_task(ratings, rank=2, training=odp.DPAM(steps=1), places=8)
+    template = small_task(ratings, rank=0, training=odp.DPAM(), places=8)
     schedule = odp.living.Schedule(
         every="7d", horizon=f"{weeks}w", lifetime_epsilon=LIFETIME, delta=template.privacy.delta
     )

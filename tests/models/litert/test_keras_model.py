@@ -214,7 +214,12 @@ def _embedding(dtype: str = "int32") -> Any:
     return keras.Model([said, day], layers.Dense(3)(layers.Concatenate()([words, days])))
 
 
-def test_embeddings_of_words_and_categories_are_trained_on_text() -> None:
+@pytest.fixture(scope="module")
+def embedding_model() -> odp.KerasModel:
+    return odp.KerasModel(_embedding(), _SPARSE)
+
+
+def test_embeddings_of_words_and_categories_are_trained_on_text(embedding_model: odp.KerasModel) -> None:
     kinds = np.arange(600) % 3
     columns = {
         "said": np.array(["Rain, rain", "the sun", "wind"])[kinds], "day": np.arange(600) % 7, "kind": kinds,
@@ -222,7 +227,7 @@ def test_embeddings_of_words_and_categories_are_trained_on_text() -> None:
     users = odp.data.ExampleColumns.of_users(columns, np.arange(600) // 10).users_examples(WORDS)
     cohort = odp.Cohort(minimum=50, goal=60)
     training = odp.DPFedAvg(rounds=8, rate=1.0, epochs=4, clip=4.0)
-    task = _task(odp.KerasModel(_embedding(), _SPARSE), data=WORDS, cohort=cohort, training=training)
+    task = _task(embedding_model, data=WORDS, cohort=cohort, training=training)
     run = odp.simulate(task, odp.data.ExamplesSplit(users, users), noise=False)
     assert run.metrics["test_accuracy"] > 0.95
 
@@ -235,9 +240,11 @@ def test_embeddings_of_words_and_categories_are_trained_on_text() -> None:
         ({"day": odp.Category(7), "said": odp.Text(("rain",), 4)}, "features of the shapes"),
     ],
 )
-def test_features_that_do_not_fit_the_inputs_are_refused(features: Any, message: str) -> None:
+def test_features_that_do_not_fit_the_inputs_are_refused(
+    embedding_model: odp.KerasModel, features: Any, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        _task(odp.KerasModel(_embedding(), _SPARSE), data=odp.Examples(features, label="kind")).definition()
+        _task(embedding_model, data=odp.Examples(features, label="kind")).definition()
 
 
 def test_tokens_are_refused_by_an_input_of_floats(model: odp.KerasModel) -> None:

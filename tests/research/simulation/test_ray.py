@@ -41,7 +41,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def ratings():
-    return odp.data.synthetic_movielens(n_users=400, n_items=60, ratings_per_user=15, seed=3)
+    return odp.data.synthetic_movielens(n_users=160, n_items=60, ratings_per_user=15, seed=3)
 
 
 def task(**changes):
