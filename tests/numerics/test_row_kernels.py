@@ -32,10 +32,10 @@ def test_squares_of_a_scaled_row_and_two_more_numbers(size: int) -> None:
 
 @pytest.mark.parametrize("size", _SIZES)
 def test_a_row_is_rounded_by_the_hashes_of_its_places(size: int) -> None:
-    row, lanes, out = _row(size), np.full(LANES, 7.0), np.full(size, 9, dtype=np.int32)
+    row, out = _row(size), np.full(size, 9, dtype=np.int32)
     scale, factor, stream = 1.0 / 3.0, 123.4, np.uint64(2**64 - 5)
     hashes = splitmix64(np.arange(size, dtype=np.uint64))
-    found = row_kernels.round_row(row, scale, factor, stream, hashes, out, lanes)
+    found = row_kernels.round_row(row, scale, factor, stream, hashes, out)
     expected = np.floor(row.astype(np.float64) * scale * factor + fraction_of(splitmix64(stream ^ hashes)))
     np.testing.assert_array_equal(out, expected)
     assert found == np.square(expected).sum()

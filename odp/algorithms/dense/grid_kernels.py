@@ -48,7 +48,7 @@ def add_rounded(
         extra[0], extra[1] = (bit, square) if half > 0.0 else (square, 0.0)
         longer = np.sqrt(squares(row, scale, extra[0], extra[1], lanes))
         factor = min(1.0, bound / max(longer, bound)) / step
-        total_squares = round_row(row, scale, factor, stream, hashes, values, lanes)
+        total_squares = round_row(row, scale, factor, stream, hashes, values)
         for place in range(size, numbers):
             rounded = round_number(extra[place - size] * factor, stream, hashes[place])
             values[place] = np.int32(rounded)

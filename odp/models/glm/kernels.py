@@ -12,7 +12,6 @@ import numpy as np
 
 from odp.models.glm.shape import POISSON_LIMIT
 from odp.models.local_training import EPOCH_SHIFT
-from odp.numerics.float32_tiles import LANES, add_outer, set_dots
 from odp.numerics.hash_kernels import splitmix64
 
 #: Families by number.
@@ -127,12 +126,40 @@ def _copy(values: Any, into: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_FUSED)
-def _gather(features: Any, chosen: Any, count: int, scale: Any, width: int, into: Any) -> None:
+def _gather(features: Any, chosen: Any, count: int, scale: Any, into: Any) -> None:
     size = features.shape[1]
     for e in range(count):
-        row, copy = features[chosen[e]], into[e * width : e * width + size]
+        row, copy = features[chosen[e]], into[e * size : (e + 1) * size]
         for j in range(size):
             copy[j] = np.float32(row[j]) * scale
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_SUMMED)
+def _set_dots(x: Any, places: Any, count: int, w: Any, outputs: int, size: int, z: Any) -> None:
+    """``z[e, o] = sum_j x_e[j] w[o, j]`` for e < ``count``; x_e begins at ``places[e]`` of the flat ``x``."""
+    for e in range(count):
+        example = x[places[e] : places[e] + size]
+        for o in range(outputs):
+            row, total = w[o * size : (o + 1) * size], _ZERO
+            for j in range(size):
+                total += example[j] * row[j]
+            z[e * outputs + o] = total
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_FUSED)
+def _add_outer(x: Any, places: Any, count: int, z: Any, outputs: int, size: int, w: Any) -> None:
+    """``w[o, j] += sum_e z[e, o] x_e[j]`` for e < ``count``: two examples per pass, for fewer loads of w."""
+    for o in range(outputs):
+        row = w[o * size : (o + 1) * size]
+        for e in range(0, count - 1, 2):
+            even, odd = x[places[e] : places[e] + size], x[places[e + 1] : places[e + 1] + size]
+            first, second = z[e * outputs + o], z[(e + 1) * outputs + o]
+            for j in range(size):
+                row[j] += first * even[j] + second * odd[j]
+        if count % 2:
+            last, factor = x[places[count - 1] : places[count - 1] + size], z[(count - 1) * outputs + o]
+            for j in range(size):
+                row[j] += factor * last[j]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_FUSED)
@@ -164,27 +191,23 @@ def differences(
       family: its number.
       start: float32 [size].
       features, targets, rows, scale: as of ``UsersExamples``.
-      flat: ``features`` as one row, to be read where they lie; empty where they are to be copied: because they are
-        bytes, or are scaled, or rows are no whole vectors.
+      flat: ``features`` as one row, to be read where they lie; empty where they are to be copied, because they are
+        bytes or are scaled.
       offsets: int64 [users + 1], into ``rows``.
       seeds: uint64 [users].
     """
     size = features.shape[1]
-    width = (size + LANES - 1) // LANES * LANES
     weights = outputs * size
     direct = len(flat) > 0
-    first = _aligned(outputs * width)
-    for o in range(outputs):
-        first[o * width : o * width + size] = start[o * size : (o + 1) * size]
-    first_biases = start[weights:]
-    w, biases = _aligned(outputs * width), first_biases.copy()
+    first, first_biases = start[:weights], start[weights:]
+    w, biases = _aligned(weights), first_biases.copy()
     most_examples = 1
     for user in range(len(seeds)):
         most_examples = max(most_examples, offsets[user + 1] - offsets[user])
     batch = min(batch, most_examples)
     order, chosen, places = np.empty(most_examples, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
     z, powers = np.zeros(batch * outputs, dtype=np.float32), np.zeros(batch * outputs, dtype=np.int32)
-    copied = _aligned(1 if direct else batch * width)
+    copied = _aligned(1 if direct else batch * size)
     pull = np.float32(rate * proximal)
     for user in range(len(seeds)):
         held = offsets[user + 1] - offsets[user]
@@ -202,11 +225,11 @@ def differences(
                 count = min(batch, taken - begin)
                 for e in range(count):
                     chosen[e] = rows[offsets[user] + order[begin + e]]
-                    places[e] = chosen[e] * width if direct else e * width
+                    places[e] = chosen[e] * size if direct else e * size
                 if not direct:
-                    _gather(features, chosen, count, scale, width, copied)
+                    _gather(features, chosen, count, scale, copied)
                 x = flat if direct else copied
-                set_dots(x, places, count, w, outputs, width, z)
+                _set_dots(x, places, count, w, outputs, size, z)
                 step = np.float32(-rate / count)
                 before = biases.copy() if proximal > 0.0 else biases
                 _moves(family, z, powers, biases, targets, chosen, count, outputs, step)
@@ -214,15 +237,10 @@ def differences(
                     _pull(w, first, pull)
                     for o in range(outputs):
                         biases[o] -= pull * (before[o] - first_biases[o])
-                add_outer(x, places, count, z, outputs, width, w)
+                _add_outer(x, places, count, z, outputs, size, w)
                 begin += count
         difference = out[user]
-        squares = _ZERO
-        for o in range(outputs):
-            here = o * width
-            squares += _subtract(
-                w[here : here + size], first[here : here + size], difference[o * size : (o + 1) * size]
-            )
+        squares = _subtract(w, first, difference[:weights])
         squares += _subtract(biases, first_biases, difference[weights:])
         if not np.isfinite(squares):
             for j in range(len(difference)):

@@ -51,10 +51,9 @@ def differences(
         stacked.differences(shape, start, examples, training, seeds=seeds, round=round, first=first, out=moved)
         return moved
     from odp.models.glm import kernels
-    from odp.numerics.float32_tiles import LANES
 
     features = examples.features
-    direct = features.dtype == np.float32 and examples.scale == 1.0 and shape.features % LANES == 0
+    direct = features.dtype == np.float32 and examples.scale == 1.0
     kernels.differences(
         list(Family).index(Family(shape.family)),
         np.ascontiguousarray(start, dtype=np.float32),
