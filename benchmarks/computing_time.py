@@ -22,7 +22,7 @@ import odp
 from benchmarks.harness import Figure, Limit, progress
 from device_runtime.round.examples import examples
 from device_runtime.store.app_data import AppData
-from device_runtime.store.bounds import Bounds
+from device_runtime.store.database import Bounds
 from device_runtime.store.labelled_examples import examples_of
 from device_runtime.store.store import Store
 from odp.algorithms.computing_time import SAFETY, machine_speed, worst_case_seconds

@@ -3,8 +3,7 @@
 from device_runtime.host.program import Config, Running, catalogue_memory, charter_memory, log_guard, run, start
 from device_runtime.host.provision import provision
 from device_runtime.inference.candidates import CandidateModel, find_candidates, recommend_candidates
-from device_runtime.inference.indexed import indexed_model, recommend_indexed
-from device_runtime.inference.offline import Available, newest_model
+from device_runtime.inference.offline import Available, indexed_model, newest_model, recommend_indexed
 from device_runtime.inference.recommend import (
     DownloadedModel,
     Recommendation,
@@ -24,7 +23,7 @@ from device_runtime.round.gate import Gate
 from device_runtime.rows.lookup import FoundTable, Lookup
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.store.app_data import AppData, Event, Request
-from device_runtime.store.bounds import Bounds
+from device_runtime.store.database import Bounds
 from device_runtime.store.keys import AtRest, HostKey, at_rest, host_key
 from device_runtime.store.recovery import repair
 from device_runtime.store.retention import Retention, prune

@@ -29,21 +29,18 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from device_runtime.environment import THIS_MACHINE, DeviceFolder, Environment
-from device_runtime.host.learned import Learned, contributions_of, outcome_of
+from device_runtime.environment import EXAMPLE, THIS_MACHINE, DeviceFolder, Environment, Isolation, OwnService
+from device_runtime.host.learned import Learned, contributions_of, outcome_of, wait_for
 from device_runtime.host.newest import newest_of
 from device_runtime.host.program import Config, Running, start
-from device_runtime.host.progress import wait_for
 from device_runtime.inference.best_value import best_value
-from device_runtime.inference.indexed import indexed_model, recommend_indexed
-from device_runtime.inference.offline import Available
+from device_runtime.inference.offline import Available, indexed_model, recommend_indexed
 from device_runtime.inference.recommend import Recommendation, recommend
 from device_runtime.inference.shown_results import NoResults, Notes, Shown
 from device_runtime.isolated import ServiceCode
-from device_runtime.own_service import EXAMPLE, Isolation, OwnService
 from device_runtime.person.conditions import Conditions, Reading
 from device_runtime.person.limits import Limits
-from device_runtime.store.bounds import Bounds, require_space
+from device_runtime.store.database import Bounds, require_space
 from device_runtime.store.keyed_ratings import own_catalogue, rate, require_item
 from device_runtime.store.retention import Retention
 from device_runtime.store.side import say
@@ -309,7 +306,7 @@ class Device:
         ``column`` of the result is the true choice, from 0 to ``choices`` - 1; 0 where there is none or the service
         failed, which the noise hides as it hides every choice. It is waited for: how long that takes is not hidden.
 
-        Raises as ``device_runtime.person.answers.best_value``.
+        Raises as ``device_runtime.person.ledger.best_value``.
         """
         _validate.integer(low=2, high=MOST_CHOICES, choices=choices)
         truth = self._isolated().results.choice(shown.id, column, choices, app=app)

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from device_runtime.host.check_in_plan import CheckInPlan
+from device_runtime.host.ending import FleetOptions, Timing
 from device_runtime.host.fleet import Fleet
-from device_runtime.host.fleet_options import FleetOptions, Timing
+from device_runtime.host.pacing import CheckInPlan
 from device_runtime.person.limits import Limits
 from device_runtime.store.schema import State
 from odp._system.files.state_folder import StateFolder

@@ -19,15 +19,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
 
-from device_runtime.host.check_in_plan import CheckInPlan
 from device_runtime.host.counts import FILE, HostCounts
-from device_runtime.host.ending import Ending, require_finished
-from device_runtime.host.fleet_options import FleetOptions, Timing
+from device_runtime.host.ending import Ending, FleetOptions, Timing, require_finished
 from device_runtime.host.housekeeping import Housekeeping, Pauses
-from device_runtime.host.local_turns import DECLINED_SECONDS, LocalTurns
-from device_runtime.host.pacing import SHORTEST_PAUSE, CheckIns, Outage
-from device_runtime.host.roster import NO_ROUND, Key, Roster
-from device_runtime.host.sweep import Sweep
+from device_runtime.host.pacing import SHORTEST_PAUSE, CheckInPlan, CheckIns, Outage
+from device_runtime.host.roster import DECLINED_SECONDS, NO_ROUND, Key, LocalTurns, Roster, Sweep
 from device_runtime.network.services import Traffic
 from device_runtime.round.local_reports import LocalReporting
 from device_runtime.round.participation import Outcome, Participant

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from device_runtime.host.check_in_plan import CheckInPlan
 from device_runtime.host.counts import RoundCounts
+from device_runtime.host.ending import FleetOptions
 from device_runtime.host.filled_items import UsedCatalogue, check_of, no_check
 from device_runtime.host.fleet import Fleet
-from device_runtime.host.fleet_options import FleetOptions
 from device_runtime.host.housekeeping import Housekeeping
+from device_runtime.host.pacing import CheckInPlan
 from device_runtime.host.provision import provision
 from device_runtime.isolated.training import IsolatedTrainer
 from device_runtime.network.addresses import PinnedAddresses
@@ -25,9 +25,9 @@ from device_runtime.person.sensors import Sensors
 from device_runtime.round.admission import Admission, attesters_of
 from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.door import Door
+from device_runtime.round.examples import MadeExamples
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
-from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.participation import Participant
 from device_runtime.round.verification import FOLDER, Records
 from device_runtime.rows.retrieval import Retrievals

@@ -1,16 +1,21 @@
 """The devices of a host that still have something to do: which have settled or declined, rest, or are left out.
 
-Kept in memory, a few bytes per device and round, so that a device with nothing to do costs nothing; what a device sent
-is known from its store, and read from there at a start.
+``Roster`` and ``LocalTurns`` are in memory, a few bytes per device and round, so that a device with nothing to do costs
+nothing. What a device sent is known from its store, and read from there at a start. A ``Sweep`` is one pass over the
+devices that have something to do, shared by the host's workers.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from array import array
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from odp.errors import NotNow
+from odp.errors import NotNow, OdpError
+from odp.v1 import server_pb2
 
 #: How long a device rests before its person's decisions and its conditions are looked at again.
 REST_SECONDS = 30.0
@@ -21,6 +26,12 @@ Key = tuple[bytes, int]
 Opening = tuple[bytes, int] | tuple[bytes, int, bytes]
 #: In the place of a round: no device settles or declines it.
 NO_ROUND = -1
+_MOST_TASKS = 64
+#: A device whose person's limits decline a task looks at it again after this time.
+DECLINED_SECONDS = 3600.0
+#: More attempts in a row that fail mean that a service is at fault and not a device.
+_FAILURES_OF_A_SERVICE = 20
+_LINES_PER_SWEEP = 3
 
 
 class Roster:
@@ -112,3 +123,89 @@ class Roster:
 
     def _place(self, device: int) -> int:
         return device - self._devices.start
+
+
+class LocalTurns:
+    """The turns of the devices of one host; shared by its workers.
+
+    Args:
+      devices: their numbers.
+      clock: seconds that only grow.
+    """
+
+    def __init__(self, devices: range, *, clock: Callable[[], float]) -> None:
+        self._devices, self._clock = devices, clock
+        self._lock = threading.Lock()
+        self._due: dict[bytes, array[float]] = {}
+
+    def pending(self, task: bytes, among: Sequence[int]) -> list[int]:
+        """The devices of ``among`` that may report now."""
+        now = self._clock()
+        with self._lock:
+            due = self._of(task)
+            return [device for device in among if due[device - self._devices.start] <= now]
+
+    def wait(self, task: bytes, device: int, seconds: float) -> None:
+        """Notes that a device may report after ``seconds``; infinite: never again."""
+        with self._lock:
+            self._of(task)[device - self._devices.start] = self._clock() + seconds
+
+    def next(self, task: bytes) -> float:
+        """Seconds until the first device may report, at least 0; infinite where none ever will."""
+        with self._lock:
+            return max(min(self._of(task)) - self._clock(), 0.0)
+
+    def _of(self, task: bytes) -> array[float]:
+        due = self._due.get(task)
+        if due is None:
+            if len(self._due) >= _MOST_TASKS:
+                # A server may name any number of tasks: what is forgotten is read from the stores again.
+                self._due.pop(next(iter(self._due)))
+            due = self._due[task] = array("d", [-math.inf]) * len(self._devices)
+        return due
+
+
+@dataclass
+class Sweep:
+    """The devices that are left, and what became of the others.
+
+    Attributes:
+      devices: those that no worker has begun with.
+      stop: set once no worker begins with another device.
+      outage: why a service cannot be used, if it cannot.
+      retry: when the server wants to hear from devices again, if it has nothing for them now.
+    """
+
+    devices: deque[int]
+    stop: threading.Event = field(default_factory=threading.Event)
+    outage: OdpError | None = None
+    retry: server_pb2.RetryWindow | None = None
+    settled: int = 0
+    failures: int = 0
+    _failures_in_a_row: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def next(self) -> int | None:
+        """A device to begin with; None where none is left, or the sweep has ended."""
+        with self._lock:
+            return None if self.stop.is_set() or not self.devices else self.devices.popleft()
+
+    def end(self, *, outage: OdpError | None = None, retry: server_pb2.RetryWindow | None = None) -> None:
+        """Lets no worker begin with another device."""
+        with self._lock:
+            self.outage = self.outage or outage
+            self.retry = self.retry or retry
+        self.stop.set()
+
+    def count_settled(self) -> None:
+        """A device has nothing left to do in the round."""
+        with self._lock:
+            self.settled += 1
+            self._failures_in_a_row = 0
+
+    def count_failure(self) -> tuple[bool, bool]:
+        """A device failed; whether that is worth a line in the log, and whether it is the failure of a service."""
+        with self._lock:
+            self.failures += 1
+            self._failures_in_a_row += 1
+            return self.failures <= _LINES_PER_SWEEP, self._failures_in_a_row >= _FAILURES_OF_A_SERVICE

@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from device_runtime.person.answers import Answered, recent, total
+from device_runtime.person.ledger import Answered, recent, total
 from device_runtime.round.gate import Gate
 from device_runtime.store.store import Store
 from odp import _validate

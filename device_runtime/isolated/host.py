@@ -17,10 +17,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from device_runtime.isolated.code import ServiceCode
-from device_runtime.isolated.failures import HandlerFailed, Reason
-from device_runtime.isolated.lane import Lane
-from device_runtime.isolated.limits import CallLimits
-from device_runtime.isolated.process import CallProcess, not_enforced, until
+from device_runtime.isolated.limits import CallLimits, HandlerFailed, Reason
+from device_runtime.isolated.process import CallProcess, Lane, not_enforced, until
 from device_runtime.isolated.reads import Reader
 from device_runtime.isolated.replies import Reply, Unacceptable, reply_of
 from device_runtime.isolated.stores import ServiceStore

@@ -7,8 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from device_runtime.isolated.failures import Reason
-from device_runtime.isolated.limits import CallLimits
+from device_runtime.isolated.limits import CallLimits, Reason
 from device_runtime.isolated.replies import Unacceptable
 from device_runtime.isolated.stores import ServiceStore
 from odp._system.sandbox.frames import frame

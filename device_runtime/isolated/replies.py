@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from device_runtime.isolated.failures import Reason
+from device_runtime.isolated.limits import Reason
 from odp.isolated import RIGHTS, DataKind, Handler, NewEvent
 
 _DEEPEST = 16

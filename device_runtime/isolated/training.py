@@ -19,9 +19,8 @@ from types import TracebackType
 import numpy as np
 
 from device_runtime.isolated.code import LIBRARIES, ServiceCode
-from device_runtime.isolated.failures import HandlerFailed, Reason
 from device_runtime.isolated.host import Asked, IsolatedHost
-from device_runtime.isolated.limits import CallLimits
+from device_runtime.isolated.limits import CallLimits, HandlerFailed, Reason
 from device_runtime.isolated.stores import MemoryStore
 from device_runtime.round.door import seconds_left
 from odp import _validate

@@ -18,8 +18,7 @@ from typing import Any
 
 import grpc
 
-from device_runtime.network.addresses import SERVER, PinnedAddresses
-from device_runtime.network.peers import Peer, Peers
+from device_runtime.network.addresses import SERVER, Peer, Peers, PinnedAddresses
 from odp.errors import Busy, EnrolmentError, ServiceError, StaleModel
 from odp.protocol.catalogues.exchange import steps_of
 from odp.protocol.wire.tables import entry_bytes

@@ -12,6 +12,8 @@
 - A release of shuffled reports has no such form either: its task is charged what it states, as one that draws.
 - Of a stream, all releases are one charge, which covers any part of it: it counts whole, and once.
 - A contribution that was refused was not used and costs nothing. One without an answer may have been used: it counts.
+- A noisy answer to an app is a line of its own, out of a budget that the person sets (``best_value.py`` draws them).
+  Apps learn nothing else from a device.
 
 Source: privacy rules P6, P12, P33.
 """
@@ -41,6 +43,9 @@ from odp.privacy.local_events import LocalReport, ShuffledReports
 from odp.v1 import common_pb2
 
 MONTH_SECONDS = 30 * 24 * 3600.0
+MECHANISM = "randomized_response"
+#: Of a locally private answer: any two states of the person's data are neighbours, no data at all included.
+ADJACENCY = Adjacency.ANY_TWO_INPUTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +62,7 @@ class TaskTerms:
       rounds: the privacy events of each round.
       columns: of labelled examples, those that it reads, the label last.
       runs_program: whether a program of the developer computes on them.
-      local: what a contribution costs by itself (``local_reports.py``); None where only releases are private.
+      local: what a contribution costs by itself (``limits.py``); None where only releases are private.
       local_trust: reports go to the developer's server alone, and no enclave takes part: the task has no cohort. Its
         ``rounds`` are the reports of one device.
       seconds_between: two reports of such a task, at least.
@@ -214,3 +219,29 @@ def _closed_form(events: list[GaussianRelease | DistributedRelease], *, delta: f
 def since(charged: Iterable[Charged], *, now: float) -> list[Charged]:
     """Contributions of the last 30 days. One with a time in the future counts: the clock went back."""
     return [contribution for contribution in charged if contribution.time > now - MONTH_SECONDS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """A line of the ledger: the service, the app, the number of choices, epsilon, and the time (seconds)."""
+
+    service: str
+    app: str
+    choices: int
+    epsilon: float
+    time: float
+
+
+def with_answers(spent: Spent, answered: Iterable[Answered]) -> Spent:
+    """Contributions and answers together: epsilons of pure guarantees are added (basic composition)."""
+    return Spent(spent.epsilon + total(answered), spent.delta)
+
+
+def total(answered: Iterable[Answered]) -> float:
+    """Epsilon of all answers together."""
+    return sum((answer.epsilon for answer in answered), 0.0)
+
+
+def recent(answered: Iterable[Answered], *, now: float) -> list[Answered]:
+    """Answers of the last 30 days; an answer with a time in the future counts."""
+    return [answer for answer in answered if answer.time > now - MONTH_SECONDS]

@@ -4,19 +4,29 @@ The definition's terms are what the aggregator's enclave enforces (the device ch
 within the limits cannot spend more than they allow. What several tasks reveal together is computed from the list of
 their events (``ledger.py``), the round that is asked for included.
 
+Reports that are private by themselves have a guarantee of their own beside that of releases: pure epsilon, added up,
+whoever reads them, without trust in an enclave. So what counts is what left the device. A report that an enclave
+refused counts, too: the enclave has seen it.
+
+A task of DP-FTRL charges for few rounds of each device, far enough apart. The aggregator's enclave refuses a device
+that comes too early (rule P27). The device counts for itself, so that neither a wrong enclave nor a lost record of it
+makes its data cost more than the charge states. A contribution without an answer may have been used: it counts.
+
 Source: privacy rules P33 (the person's limit comes before the download) and P34 (minimum cohort).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from device_runtime.person.answers import Answered, recent, with_answers
-from device_runtime.person.ledger import Charged, TaskTerms, since, spent
+from device_runtime.person.ledger import Answered, Charged, TaskTerms, recent, since, spent, with_answers
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError
+from odp.privacy.events import StreamRelease
+from odp.privacy.ledger_events import CoveredRelease
 from odp.protocol.terms import STEPS
 
 _NUMBERS = (
@@ -35,10 +45,10 @@ class Limits:
       max_total_epsilon, max_total_epsilon_30_days: the largest epsilon at ``max_delta`` of everything that the device
         ever contributed, and of what it contributed in the last 30 days.
       max_developer_epsilon, max_developer_epsilon_30_days: the same, of the tasks of any one developer.
-      max_answers_epsilon_30_days: the largest epsilon of what one service tells apps in 30 days (``answers.py``). What
+      max_answers_epsilon_30_days: the largest epsilon of what one service tells apps in 30 days (``ledger.py``). What
         apps are told counts in the two totals, too.
-      max_local_epsilon: the largest epsilon of all reports together that are private by themselves, whoever reads them
-        (``local_reports.py``). A contribution without such a guarantee is bounded by the other limits alone.
+      max_local_epsilon: the largest epsilon of all reports together that are private by themselves, whoever reads them.
+        A contribution without such a guarantee is bounded by the other limits alone.
       max_total_delta: the largest delta of everything together; only tasks with random cohorts add to ``max_delta``.
       max_computing_seconds: the longest time that a contribution may take, which the signed task fixes.
       min_cohort: the smallest number of contributions from which a task may release anything; a task of local trust
@@ -163,3 +173,63 @@ def _not_allowed(task: str, what: str, requested: str, allowed: Sequence[str]) -
         f"task {task!r} declined: {what}={requested!r} is not among the allowed {', '.join(allowed)}; "
         "change the device's limits to take part"
     )
+
+
+def local_epsilon(uploads: Iterable[Charged]) -> float:
+    """Epsilon of all reports together, of all tasks; other contributions have none of their own."""
+    return math.fsum(upload.terms.local.epsilon for upload in uploads if upload.terms.local is not None)
+
+
+def require_report_allowed(terms: TaskTerms, uploads: Sequence[Charged], limits: Limits) -> None:
+    """Returns if the device may send one more report of the task; a task without such reports is always allowed.
+
+    Args:
+      terms: of the verified task.
+      uploads: what left the device before, refused or not, of all tasks; without the round in question.
+      limits: of the person.
+
+    Raises:
+      PrivacyError: the device sent as many reports of the task as its signed definition allows, or the person's limit
+        does not allow another one.
+    """
+    if terms.local is None:
+        return
+    sent = sum(upload.terms.task_sha256 == terms.task_sha256 for upload in uploads)
+    if sent >= terms.local.most:
+        raise PrivacyError(
+            f"task {terms.name!r} declined: the device sent {sent} reports of it, and a device sends at most "
+            f"{terms.local.most}, for epsilon={terms.local.lifetime:g} over its life"
+        )
+    total = local_epsilon(uploads) + terms.local.epsilon
+    # Written so that a value which is not a number is declined.
+    if not total <= limits.max_local_epsilon:
+        raise PrivacyError(
+            f"task {terms.name!r} declined: local epsilon={total:g} of all reports is above "
+            f"max_local_epsilon={limits.max_local_epsilon:g}; change the device's limits to take part"
+        )
+
+
+def require_due(terms: TaskTerms, *, round: int, past: Sequence[Charged]) -> None:
+    """Returns if the device may be in ``round`` of the task, given what it contributed before.
+
+    Args:
+      terms: of the verified task; one without a stream is always due.
+      round: what the device is asked to contribute to.
+      past: what it contributed before, to this task and others; not to this very round.
+
+    Raises:
+      PrivacyError: it was in as many rounds of the stream as it may be, or in one too close.
+    """
+    rounds = [contribution.round for contribution in past if contribution.terms.task_sha256 == terms.task_sha256]
+    for event in terms.rounds[round]:
+        stream = event.stream if isinstance(event, CoveredRelease) else event
+        if not isinstance(stream, StreamRelease):
+            continue
+        declined = f"task {terms.name!r} declined: round {round} is not due"
+        if len(rounds) >= stream.most:
+            raise PrivacyError(f"{declined}, since the device was in {len(rounds)} rounds, of at most {stream.most}")
+        near = [earlier for earlier in rounds if abs(round - earlier) < stream.separation]
+        if near:
+            raise PrivacyError(
+                f"{declined}, since the device was in round {near[-1]}, and comes back after {stream.separation} rounds"
+            )

@@ -3,6 +3,13 @@
 A task names a table. ``events.SERVICE`` is made of that service's events, as the definition's query of events says:
 which type, which columns, which conditions, how several events of one item become one row. A table of labelled examples
 has the features and the label that the definition names. Any other name is the device's table of (item, value).
+
+A developer's code that makes examples sees private data. How long it runs, how many rows it makes, and whether it
+fails, must not show in what the device does next. So it gets the same public time on every device and in every round
+(``door.py``), and its rows another one, which follows from the most rows that the task may read. Rows that are not
+stored by then are not stored at all. Where the code fails, dies, answers nonsense or takes too long, the examples that
+it made earlier stay as they were: they are the person's data as much as new ones, and what is computed of them is
+private and charged in any case.
 """
 
 from __future__ import annotations
@@ -10,14 +17,18 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from device_runtime.person.ledger import TaskTerms
+from device_runtime.round.door import Door, Window
 from device_runtime.store.database import Database
 from device_runtime.store.keyed_ratings import numbered_ratings, ratings_by_id
+from device_runtime.store.reader import beside
 from device_runtime.store.store import Store
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import EVENTS, MOST_RATINGS, LocalData, LocalRows, LocalTable
@@ -36,6 +47,8 @@ _LONGEST_TEXT = 64
 #: Characters of an item's column: a longer text is the key of no catalogue, and gives no row.
 _LONGEST_ITEM = 1024
 _EMPTY = LocalRows(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
+#: For rows to be stored: at least, and for each that the task may read.
+STORE_SECONDS, ROW_SECONDS = 1.0, 5e-5
 
 
 def examples(
@@ -256,3 +269,64 @@ def _aggregated(items: Int64Array, values: Float64Array, aggregate: str) -> Loca
                 aggregated = aggregated / count
     finite = np.isfinite(aggregated)
     return LocalRows(distinct[finite], aggregated[finite], unread=int((~finite).sum()))
+
+
+class OpenedTask(Protocol):
+    """A task whose signature and fields were checked."""
+
+    @property
+    def definition(self) -> common_pb2.TaskDefinition:
+        """As its developer signed it."""
+        ...
+
+    @property
+    def terms(self) -> TaskTerms:
+        """What it costs."""
+        ...
+
+
+class ExampleMaker(Protocol):
+    """A device's own code that makes examples."""
+
+    def most_asked(self, model: OpenedTask) -> int:
+        """The most examples of this code that the task reads: a function of its definition alone. 0: it reads none."""
+        ...
+
+    def make(self, path: Path, model: OpenedTask) -> Sequence[Any]:
+        """The examples of the device whose store lies at ``path``. In any thread; may raise anything."""
+        ...
+
+    def keep(self, store: Store, made: Sequence[Any]) -> None:
+        """Puts them in the place of earlier ones, in one transaction; may raise anything, and stores nothing then."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeExamples:
+    """Runs ``maker`` for ``code_seconds``, and stores what it made in a time that follows from the task."""
+
+    maker: ExampleMaker
+    code_seconds: float
+
+    def make(self, store: Store, model: OpenedTask, door: Door) -> None:
+        """Makes the examples that the task of ``model`` may read; returns when the time is over, and raises nothing."""
+        most = self.maker.most_asked(model)
+        if not most:
+            return
+        storing = STORE_SECONDS + ROW_SECONDS * most
+        window = door.lasting(self.code_seconds + storing)
+        path, key = store.path, store.key
+
+        def late() -> bool:
+            # The other half is for the disk, which cannot be interrupted.
+            return window.seconds_left <= storing / 2
+
+        def run(window: Window = window) -> bool:
+            made = self.maker.make(path, model)
+            with beside(path, key, over=late) as examples_store, examples_store.transaction():
+                self.maker.keep(examples_store, made[-most:])
+                if late():
+                    raise TimeoutError
+            return True
+
+        window.attempt(run)

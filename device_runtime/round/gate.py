@@ -15,10 +15,8 @@ from pathlib import Path
 
 from device_runtime.person.conditions import UNMOVED, Conditions, Reading, readings, require
 from device_runtime.person.ledger import TaskTerms
-from device_runtime.person.limits import Limits, limits_from_json
-from device_runtime.person.local_reports import require_report_allowed
+from device_runtime.person.limits import Limits, limits_from_json, require_due, require_report_allowed
 from device_runtime.person.sensors import MachineSensors, Sensors
-from device_runtime.person.turns import require_due
 from device_runtime.store.store import Store
 from odp._system.files.private_files import read_private
 from odp.errors import OdpError, StateError

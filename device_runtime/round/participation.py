@@ -40,7 +40,7 @@ import os
 import time
 from collections.abc import Callable
 
-from device_runtime.modes.table import half_of
+from device_runtime.modes import half_of
 from device_runtime.network.enclaves import Checked, Enclaves
 from device_runtime.network.services import Services, Traffic
 from device_runtime.round.admission import NO_TOKEN, Admission
@@ -48,14 +48,13 @@ from device_runtime.round.computations import NO_KEYS
 from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.contribution import require_trainable, without_rows
 from device_runtime.round.door import Door
+from device_runtime.round.examples import MadeExamples
 from device_runtime.round.gate import Gate
-from device_runtime.round.made_examples import MadeExamples
 from device_runtime.round.pipeline import Logged, Pipeline
-from device_runtime.round.round_keys import require_round_key
-from device_runtime.round.verification import Records
+from device_runtime.round.verification import Records, require_round_key
 from device_runtime.round.void_openings import is_answered, named_void, take_back, takes_part_again
 from device_runtime.rows.retrieval import Retrievals, SealedRows, asks_enclave
-from device_runtime.store.reports import prepare_again
+from device_runtime.store.retention import prepare_again
 from device_runtime.store.schema import Identity, Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work

@@ -23,8 +23,8 @@ from device_runtime.round.computations import Computation, ReportComputation, Ro
 from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.contribution import Computer, Contributing, Here, There
 from device_runtime.round.door import Door
+from device_runtime.round.examples import MadeExamples
 from device_runtime.round.gate import Gate
-from device_runtime.round.made_examples import MadeExamples
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.catalogues import CatalogueMemory

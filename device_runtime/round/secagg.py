@@ -22,8 +22,13 @@ Steps of one device, in this order. Those marked with * are shared with rounds a
 9. the store: SENT                                         one transaction
 
 From 6 on the round is in the person's ledger, and the device joins no further session of it, whatever the host says.
-Before, it takes part in few attempts of a round, and in each once (``attempts.py``). However a seat is left, the
+Before, it takes part in few attempts of a round, and in each once. However a seat is left, the
 secrets of its session are erased.
+
+With a small probability an order of a session's clients does not protect everybody, and a lying host may choose among
+the attempts of a round. What the round is charged counts on four of them, numbered from 0. So a device reveals its part
+of the order once for each number, in ascending order, and for none after it made its masked vector, whatever becomes of
+its process, of the host's, or of the session: its store has the attempts.
 """
 
 from __future__ import annotations
@@ -38,9 +43,9 @@ from typing import Any
 import numpy as np
 
 from device_runtime.network.services import Traffic
-from device_runtime.round.attempts import begin_attempt, end_attempts, require_new_attempt
 from device_runtime.round.contribution import Contribution
 from device_runtime.round.participation import Outcome, Participant
+from device_runtime.store.database import Database
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
@@ -49,6 +54,7 @@ from odp.algorithms.dense.secagg import draw_share, secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.client import Client
+from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
 from odp.errors import (
@@ -305,3 +311,37 @@ class Seat:
 def identity_key(secret: bytes, task_sha256: bytes) -> SigningKey:
     """A device's Ed25519 key as a client: of one task, or (``task_sha256`` empty) the one that stands in rosters."""
     return SigningKey.from_bytes(domains.secagg_identity(secret, task_sha256 or bytes(32)))
+
+
+def require_new_attempt(store: Database, task_sha256: bytes, round: int, attempt: int) -> None:
+    """Returns if the device may still take part in this attempt of a round.
+
+    Raises:
+      PrivacyError: it revealed its part for this attempt or a later one, or made its vector, or took part in a later
+        round of the task.
+    """
+    row = store.first("SELECT round, attempt FROM secagg_attempts WHERE task_sha256 = ?", (task_sha256,))
+    if row is not None and row >= (round, attempt):
+        raise PrivacyError(
+            f"the aggregator began attempt {attempt} of round {round} after this device took part in it, or in a later "
+            "one: a round has no more orders of its devices than it is charged for"
+        )
+
+
+def begin_attempt(store: Database, task_sha256: bytes, round: int, attempt: int) -> None:
+    """Notes an attempt, on the disk, before the device reveals its part of the order. Raises PrivacyError as above."""
+    with store.transaction():
+        require_new_attempt(store, task_sha256, round, attempt)
+        _note(store, task_sha256, round, attempt)
+
+
+def end_attempts(store: Database, task_sha256: bytes, round: int) -> None:
+    """Notes, within ``transaction``, that the device makes its vector: it joins no further attempt of the round."""
+    _note(store, task_sha256, round, MOST_ATTEMPTS)
+
+
+def _note(store: Database, task_sha256: bytes, round: int, attempt: int) -> None:
+    store.execute(
+        "INSERT OR REPLACE INTO secagg_attempts (task_sha256, round, attempt) VALUES (?, ?, ?)",
+        (task_sha256, round, attempt),
+    )

@@ -5,6 +5,10 @@ enclaves with the nonces that it answers, the key of the round, the proofs from 
 the reference values. It says nothing about the device: all devices of a host that verified the same things share one.
 Records are files named by their SHA-256, which stands in the device's ledger; a record is on the disk before the
 contribution that rests on it.
+
+The key of a round comes with the assignment, from a server that nobody trusts. The enclave erases its private half with
+the round, so what a host recorded stays closed, whatever leaks later. A device seals once for a key: where the round
+comes back with another key, ``void_openings.py`` decides.
 """
 
 from __future__ import annotations
@@ -24,15 +28,18 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from device_runtime.network.enclaves import Evidence
-from device_runtime.round.round_keys import require_round_key
 from device_runtime.store.schema import Participation
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.charters import charter_of, require_in_force
 from odp._system.files.private_files import make_folders
 from odp._system.files.state_folder import state_errors, write_atomically
-from odp.errors import OdpError, StateError
+from odp.crypto import domains
+from odp.crypto.public_keys import require_x25519
+from odp.crypto.signing import SignatureError, verify
+from odp.errors import AttestationError, ConfigurationError, OdpError, StateError
 from odp.signed.charter import Charter
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
+from odp.trust.enclave.evidence import Reason
 from odp.trust.enclave.log_policy import LogPolicy
 from odp.trust.enclave.reference_values import ReferenceValues
 from odp.trust.enclave.verifier import VerifiedEnclave, verify_evidence
@@ -329,3 +336,29 @@ def _read(folder: Path, sha256: bytes) -> bytes:
     if hashlib.sha256(data).digest() != sha256:
         raise StateError(f"the verification record {path} was changed: it is not the one that the ledger names")
     return data
+
+
+def require_round_key(
+    signed: common_pb2.SignedRoundKey | None,
+    enclave: VerifiedEnclave,
+    *,
+    task_sha256: bytes,
+    round: int,
+    model_sha256: bytes,
+) -> bytes:
+    """The key (32 bytes), which the aggregator's enclave signed for this task, round and model under its policy.
+
+    Raises:
+      AttestationError: it signed another one, or none came along.
+    """
+    if signed is None:
+        raise AttestationError(Reason.WRONG_ROUND_KEY, "the server gave no key of the round")
+    try:
+        require_x25519(signed.hpke_key, name="the round's key")
+        data = domains.round_key(task_sha256, round, model_sha256, enclave.policy.sha256, signed.hpke_key)
+        verify(enclave.signing_key, signed.signature, domains.ROUND_KEY, data)
+    except (ConfigurationError, SignatureError):
+        raise AttestationError(
+            Reason.WRONG_ROUND_KEY, f"the key of round {round} is not one that the aggregator's enclave signed for it"
+        ) from None
+    return signed.hpke_key

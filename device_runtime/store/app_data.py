@@ -24,8 +24,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from device_runtime.store.bounds import Bounds, require_space
-from device_runtime.store.database import Database
+from device_runtime.store.database import Bounds, Database, require_space
 from device_runtime.store.labelled_examples import LabelledExamples
 from odp import _validate
 from odp.errors import DataError

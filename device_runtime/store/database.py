@@ -2,12 +2,15 @@
 
 The file is SQLCipher's: every page is encrypted with AES-256 and authenticated, the journal too, and what SQLite keeps
 on the side stays in memory. The key is 256 random bits and no pass phrase, so nothing is stretched and opening is fast.
+
+``Bounds`` keep apps from filling the disk, and from blocking a write to the ledger.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +18,7 @@ from typing import Any, Self
 from sqlcipher3 import dbapi2 as sqlcipher
 
 from device_runtime.store.keys import StoreKey
+from odp import _validate
 from odp._system.files.durability import Health, disk_failed
 from odp.errors import DataError, DiskFull, StateError, StoreDamaged
 
@@ -158,3 +162,36 @@ def errors(path: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise StateError(f"device store {path}: {error.strerror or error}; check path and permissions") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Sizes, in bytes, and numbers of rows, per service but for ``file_bytes``, which is of the whole store.
+
+    Beyond ``file_bytes`` no row of these tables is added; the ledger and the person's decisions always are.
+    """
+
+    event_bytes: int = 16 * 2**10
+    events: int = 100_000
+    example_bytes: int = 4 * 2**20
+    examples: int = 100_000
+    request_bytes: int = 64 * 2**10
+    requests: int = 10_000
+    value_bytes: int = 2**20
+    local_bytes: int = 8 * 2**20
+    keys: int = 10_000
+    downloads_bytes: int = 16 * 2**20
+    file_bytes: int = 64 * 2**20
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=1, high=2**31, **vars(self))
+
+
+def require_space(database: Database, size: int, bounds: Bounds, *, whose: str) -> None:
+    """Returns if ``size`` further bytes fit into the file. Raises DataError."""
+    used, most = database.used_bytes(), bounds.file_bytes
+    if used + size > most:
+        raise DataError(
+            f"device store {database.path} has {used} bytes of at most file_bytes={most}: nothing of {whose} was "
+            "added; delete some of its data, or wait until rows expire"
+        )

@@ -13,6 +13,7 @@ HKDF-SHA256 (RFC 5869) from the host's key and the name of its file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hmac
 import json
@@ -27,11 +28,11 @@ from typing import Protocol
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from device_runtime.store.locking import folder_lock
 from odp._system.extras import advice as missing
 from odp._system.extras import is_installed
 from odp._system.files.private_files import make_folders, read_private
 from odp._system.files.state_folder import state_errors, write_atomically
+from odp._system.posix import fcntl
 from odp.errors import StateError
 
 VARIABLE = "ODP_DEVICE_KEY_FILE"
@@ -311,3 +312,16 @@ def _encrypted(folder: Path) -> Iterator[Path]:
 
 def _derived(key: bytes, info: bytes, length: int) -> bytes:
     return HKDF(algorithm=hashes.SHA256(), length=length, salt=None, info=info).derive(key)
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Holds the folder's exclusive lock; the kernel frees it when the process dies. Raises StateError."""
+    with state_errors(folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with state_errors(folder):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

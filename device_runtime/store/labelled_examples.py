@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from device_runtime.store.bounds import Bounds, require_space
-from device_runtime.store.database import Database
+from device_runtime.store.database import Bounds, Database, require_space
 from odp import _validate
 from odp.algorithms.seam import LocalRows
 from odp.errors import DataError

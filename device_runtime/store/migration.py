@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from device_runtime.store import database
-from device_runtime.store.keys import PLAIN_HEADER, StoreKey
-from device_runtime.store.locking import folder_lock
+from device_runtime.store.keys import PLAIN_HEADER, StoreKey, folder_lock
 from device_runtime.store.schema import ADDED, SCHEMA_VERSION, UPGRADES
 from odp._system.files.durability import put_in_place, sync
 from odp.errors import StateError

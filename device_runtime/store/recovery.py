@@ -16,8 +16,7 @@ from typing import Any
 from sqlcipher3 import dbapi2 as _sqlcipher
 
 from device_runtime.store.database import connected, errors
-from device_runtime.store.keys import PLAIN_HEADER, HostKey, StoreKey, folder_of, host_key
-from device_runtime.store.locking import folder_lock
+from device_runtime.store.keys import PLAIN_HEADER, HostKey, StoreKey, folder_lock, folder_of, host_key
 from device_runtime.store.schema import CREATE, DATA_TABLES, LEDGER_TABLES, SCHEMA_VERSION
 from odp._system.files.durability import put_in_place
 from odp.errors import StateError, StoreDamaged

@@ -4,6 +4,10 @@ The privacy ledger, its tasks and the person's decisions have no period: they ne
 
 A clock may jump. Pruning believes a time that lies far ahead of the last one, or before it, only when it still holds at
 the next pruning: a clock that was wrong for a moment deletes nothing.
+
+Reports that are private by themselves outlive the answer to them. Such a report costs what left the device, whether or
+not it counted. So a further opening of its round gets the same report, sealed anew: whoever has both of them knows one
+randomisation, and the device pays for one.
 """
 
 from __future__ import annotations
@@ -15,8 +19,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from device_runtime.person.ledger import TaskTerms
 from device_runtime.store.database import Database, errors
-from device_runtime.store.reports import erase_reports
+from device_runtime.store.schema import EMPTY, Participation
+from device_runtime.store.store import Store
 from odp import _validate
 from odp._system.files.private_files import read_private
 from odp._system.files.settings_file import load_settings
@@ -183,3 +189,44 @@ def _referred(record: Path) -> set[str]:
         return {str(content["reference_values_sha256"])}
     except (ValueError, TypeError, KeyError):
         return set()
+
+
+def prepare_again(store: Store, participation: Participation, *, terms: TaskTerms) -> None:
+    """Stores what brings the report of a refused participation to another opening of its round, before it is sent.
+
+    Whether the report was empty, and what the device learned with it, stays as it is.
+
+    Raises:
+      NotNow, PrivacyError: the person paused the device or opted out since; nothing is stored.
+      StateError: the report was erased meanwhile.
+    """
+    line = participation
+    with store.transaction():
+        store.person().check(terms)
+        changed = store.execute(
+            "UPDATE participations SET state = 'PREPARED', refusal = NULL, recipient = ?, policy_sha256 = ?, "
+            "image_digest = ?, time = ?, record = ?, sealed = ?, token = ? "
+            "WHERE task_sha256 = ? AND round = ? AND state = 'REFUSED' AND report IS NOT NULL",
+            (
+                line.recipient, line.policy_sha256, line.image_digest, line.time, line.record, line.sealed, line.token,
+                line.task_sha256, line.round,
+            ),
+        )  # fmt: skip
+        if changed != 1:
+            raise StateError(f"the report of round {line.round} was erased meanwhile, and is not sent again")
+        store.execute(
+            "UPDATE assignments SET outcome = 'prepared' WHERE task_sha256 = ? AND round = ? AND outcome <> ?",
+            (line.task_sha256, line.round, EMPTY),
+        )
+
+
+def erase_reports(database: Database, *, before: float, most: int) -> int:
+    """Erases at most ``most`` reports of contributions made before this time that have nothing left to send.
+
+    Returns their number.
+    """
+    return database.execute(
+        "UPDATE participations SET report = NULL WHERE (task_sha256, round) IN (SELECT task_sha256, round "
+        "FROM participations WHERE report IS NOT NULL AND sealed IS NULL AND time < ? LIMIT ?)",
+        (before, most),
+    )

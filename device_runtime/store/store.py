@@ -7,7 +7,7 @@ lies at ``devices/<nn>/<number>.sqlite``.
 A participation goes through ``PREPARED -> SENT | REFUSED``; later, one to a void opening of its round is REFUSED. It is
 PREPARED, with the exact bytes to send, before the first byte leaves: a device that dies in between sends the same
 bytes again, and never makes a second contribution to the same opening. The bytes are erased as soon as an answer is
-stored, or the task has moved on to another round; a report that is private by itself stays longer (``reports.py``).
+stored, or the task has moved on to another round; a report that is private by itself stays longer (``retention.py``).
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from device_runtime.person.answers import Answered
 from device_runtime.person.conditions import Standing
 from device_runtime.person.decisions import Person
-from device_runtime.person.ledger import Charged, TaskTerms, terms_from_store
+from device_runtime.person.ledger import Answered, Charged, TaskTerms, terms_from_store
 from device_runtime.person.limits import Limits
 from device_runtime.store.app_data import AppData
-from device_runtime.store.bounds import Bounds
-from device_runtime.store.database import DURABLE, NOT_DURABLE, Database, IntegrityError, connected, errors
+from device_runtime.store.database import DURABLE, NOT_DURABLE, Bounds, Database, IntegrityError, connected, errors
 from device_runtime.store.keys import HostKey, StoreKey, folder_of, host_key
 from device_runtime.store.labelled_examples import LabelledExamples, examples_of
 from device_runtime.store.migration import encrypt, upgrade
@@ -365,7 +363,7 @@ class Store(Database):
         """Wipes all data, local parameters and queued uploads; with ``ledger_too`` also what was sent.
 
         The identity stays: with a new one the device would count as a second person in rounds that are open. So do
-        the numbers of attempts (``attempts.py``), and the person's limits and opt-outs. What was freed is
+        the numbers of attempts (``round/secagg.py``), and the person's limits and opt-outs. What was freed is
         overwritten; copies that the file system keeps are not.
         """
         with errors(self.path):

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_runtime.modes.table import half_of
+from device_runtime.modes import half_of
 from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.charters import charter_of
 from device_runtime.tasks.computing_terms import ComputingTerms

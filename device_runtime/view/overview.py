@@ -11,13 +11,21 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from device_runtime.person.answers import ADJACENCY as OF_ANSWERS
-from device_runtime.person.answers import MECHANISM, Answered, recent, with_answers
 from device_runtime.person.conditions import Reading
 from device_runtime.person.decisions import Person
-from device_runtime.person.ledger import Charged, Spent, TaskTerms, since, spent
-from device_runtime.person.limits import Limits
-from device_runtime.person.local_reports import local_epsilon, require_report_allowed
+from device_runtime.person.ledger import ADJACENCY as OF_ANSWERS
+from device_runtime.person.ledger import (
+    MECHANISM,
+    Answered,
+    Charged,
+    Spent,
+    TaskTerms,
+    recent,
+    since,
+    spent,
+    with_answers,
+)
+from device_runtime.person.limits import Limits, local_epsilon, require_report_allowed
 from device_runtime.round.gate import Gate
 from device_runtime.store.app_data import MOST_READ, AppData, services
 from device_runtime.store.keyed_ratings import ratings_by_key

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from device_runtime.view.history import history_chart
-from device_runtime.view.meaning import explained, verdict
+from device_runtime.view.meaning import explained, history_chart, verdict
 from device_runtime.view.privacy_page import LIMITS, PrivacyPage
 from device_runtime.view.shown_items import ShownItems
 from device_runtime.view.source import ResultPage

@@ -1,6 +1,6 @@
 """Sanitizes rendered HTML before a browser gets it: an allowlist of tags, attributes and style properties.
 
-It is one of three walls, each of which stops what the others stop as well (``headers.py`` has the other two). This one
+It is one of three walls, each of which stops what the others stop as well (``server.py`` has the other two). This one
 alone stops what no policy covers: ``<link rel=preconnect>`` and ``dns-prefetch`` open connections and resolve names
 under any content-security policy, and so does Chromium ahead of a frame that the policy then refuses.
 

@@ -3,6 +3,10 @@
 Every path starts with a random token; without it there is nothing, and the server says so in the same words for every
 wrong path. A rendered page lies under a token of its own, so that it does not know the address of the person's pages.
 ``device_runtime.view.connections`` limits connections in number and time.
+
+Two walls keep a page inside the browser. The rendered page's own policy fetches nothing, runs nothing, submits nothing.
+The page around it, which the rendered one cannot change, holds it in a frame that may show one folder of this server
+alone: a rendered page that leads its frame elsewhere (a link, a refresh) leads it nowhere.
 """
 
 from __future__ import annotations
@@ -24,7 +28,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from device_runtime.view import pages
 from device_runtime.view.connections import REQUEST_SECONDS, Connections, RequestReader
-from device_runtime.view.headers import page_headers, rendered_headers
 from device_runtime.view.privacy_page import Controls
 from device_runtime.view.sanitizer import sanitized
 from device_runtime.view.source import Recorder, ResultPage, Results
@@ -37,6 +40,21 @@ _MOST_FIELDS = 16
 _MOST_OPEN_PAGES = 256
 _LENGTH = re.compile("[0-9]{1,9}")
 _EVENT = re.compile(r"event/([a-z][a-z0-9_-]{0,63})")
+_COMMON = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-DNS-Prefetch-Control": "off",
+    # Pages of other origins can neither embed nor read these, whatever the browser thinks of loopback.
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+
+RENDERED_POLICY = (
+    # default-src covers scripts, fetch, sockets, workers, frames, objects, media, fonts, manifests and prefetching.
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'self'; webrtc 'block'; sandbox"
+)
 
 
 def _harmless(html: str) -> str:
@@ -341,3 +359,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Writes no log: addresses are secrets here, and the person's activity is private."""
+
+
+def rendered_headers() -> dict[str, str]:
+    """Headers of a rendered result: the developer's page."""
+    return {**_COMMON, "Referrer-Policy": "no-referrer", "Content-Security-Policy": RENDERED_POLICY}
+
+
+def page_headers(frames: str = "'none'") -> dict[str, str]:
+    """Headers of the runtime's own pages; ``frames`` is the URL of the one folder that a frame of them may show."""
+    policy = (
+        f"default-src 'none'; style-src 'self'; img-src 'self'; frame-src {frames}; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    )
+    # Without any referrer a browser gives the forms of a page the origin "null", as it does a stranger's.
+    return {**_COMMON, "Referrer-Policy": "same-origin", "Content-Security-Policy": policy}

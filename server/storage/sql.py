@@ -1,4 +1,4 @@
-"""The server's store through SQL: every statement of it, on each kind of database that ``dialects`` knows.
+"""The server's store through SQL: every statement of it, on each kind of database that ``schema`` knows.
 
 A transition is ``UPDATE .. WHERE state = expected``, whose row count decides. What belongs together is one transaction.
 """

@@ -13,8 +13,8 @@ import grpc
 import pytest
 from trust.log.world import filler
 
+from device_runtime.host.ending import FleetOptions, Timing
 from device_runtime.host.fleet import Fleet
-from device_runtime.host.fleet_options import FleetOptions, Timing
 from device_runtime.host.program import LOG_FILE, Config, log_guard, start
 from device_runtime.inference.recommend import download_model
 from device_runtime.network.services import Traffic

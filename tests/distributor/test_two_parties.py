@@ -17,7 +17,7 @@ from two_parties import METHODS, NOBODY, SECONDS, Parties, Recorder
 
 from device_runtime.network.addresses import PinnedAddresses
 from device_runtime.network.services import Services, Traffic
-from device_runtime.rows.two_parties import TwoParties
+from device_runtime.rows.retrieval import TwoParties
 from device_runtime.tasks.assignment import Work, open_model
 from distributor.helper_program import helper_key
 from distributor.leader import HelperClient

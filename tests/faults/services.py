@@ -18,7 +18,7 @@ from device_runtime_ledger import TASK, participation, prepare
 from trust.log.world import NOW, filler
 from worlds import conftest_of
 
-from device_runtime.round.attempts import begin_attempt
+from device_runtime.round.secagg import begin_attempt
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store
 from distributor.model_folders import ModelFolders

@@ -19,7 +19,7 @@ import numpy as np
 
 import device_runtime
 import odp
-from device_runtime.round.made_examples import MadeExamples
+from device_runtime.round.examples import MadeExamples
 from device_runtime.store.store import Store
 from odp.errors import OdpError
 from odp.v1 import common_pb2

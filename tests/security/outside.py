@@ -28,7 +28,7 @@ from transcript_times import FALSE_ALARMS, MOST_BATCHES, RESOLUTION, RUNS
 from transcripts import Observation, Transcript, first_difference, first_shift_of
 
 import device_runtime
-import device_runtime.network.peers
+import device_runtime.network.addresses
 from device_runtime.network.services import Traffic
 from device_runtime.store.schema import ID_BYTES, SECRET_BYTES
 from device_runtime.store.store import Store, store_path
@@ -167,7 +167,7 @@ def observed(
     settings: device_runtime.Config, but: Sequence[str], start: Start, *, log: Log | None = None
 ) -> Observation:
     """One run of a host, until it has ended."""
-    transcript, peers = Transcript(), device_runtime.network.peers
+    transcript, peers = Transcript(), device_runtime.network.addresses
     with mock.patch.object(peers, "connect", transcript.over(peers.connect)):
         host = start(settings, log=log)
         try:

@@ -24,14 +24,13 @@ from hypothesis import strategies as st
 from transcripts import Transcript
 from trust.enrolment.world import World as IssuerWorld
 
-import device_runtime.network.peers
+import device_runtime.network.addresses
 import odp
 from device_runtime.inference.candidates import CandidateModel, recommend_candidates
 from device_runtime.network.services import Traffic
 from device_runtime.round.admission import attesters_of
 from device_runtime.round.door import Door
-from device_runtime.round.examples import examples
-from device_runtime.round.made_examples import ROW_SECONDS, STORE_SECONDS, MadeExamples
+from device_runtime.round.examples import ROW_SECONDS, STORE_SECONDS, MadeExamples, examples
 from device_runtime.rows.lookup import FoundTable
 from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.store import Store
@@ -158,7 +157,9 @@ def seen_of(world: Any, data: Data, monkeypatch: pytest.MonkeyPatch, **changes: 
         data.put_into(store)
     transcript, traffic = Transcript(), Traffic()
     with monkeypatch.context() as patch:
-        patch.setattr(device_runtime.network.peers, "connect", transcript.over(device_runtime.network.peers.connect))
+        patch.setattr(
+            device_runtime.network.addresses, "connect", transcript.over(device_runtime.network.addresses.connect)
+        )
         participant = dataclasses.replace(world.participant(), clock=lambda: 1e9 + 5.0, **changes)
         with Store.open(path, durable=False) as store:
             try:

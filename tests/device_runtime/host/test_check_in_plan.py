@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_runtime.host.check_in_plan import JUMP_SECONDS, CheckInPlan
+from device_runtime.host.pacing import JUMP_SECONDS, CheckInPlan
 from odp.errors import DiskFull, StateError
 
 START = 1_700_000_000.0

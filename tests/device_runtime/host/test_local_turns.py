@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from device_runtime.host import local_turns
-from device_runtime.host.local_turns import LocalTurns
+from device_runtime.host import roster
+from device_runtime.host.roster import LocalTurns
 
 TASK, OTHER = b"t" * 32, b"o" * 32
 
@@ -30,8 +30,8 @@ def test_a_device_waits_for_its_own_turn_in_each_task() -> None:
 
 def test_a_server_that_names_any_number_of_tasks_fills_no_memory() -> None:
     turns = LocalTurns(range(2), clock=lambda: 0.0)
-    for number in range(10 * local_turns._MOST_TASKS):
+    for number in range(10 * roster._MOST_TASKS):
         turns.wait(number.to_bytes(32, "big"), 0, math.inf)
-    assert len(turns._due) == local_turns._MOST_TASKS
+    assert len(turns._due) == roster._MOST_TASKS
     # What is forgotten is read from the stores again, which say that the device is not due.
     assert turns.pending((0).to_bytes(32, "big"), [0, 1]) == [0, 1]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hosts import Host, states
 
-from device_runtime.host.check_in_plan import CheckInPlan
+from device_runtime.host.pacing import CheckInPlan
 from device_runtime.store.schema import State
 from odp.crypto.hpke import HpkeKey
 from odp.crypto.log_reasons import LogReason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from device_runtime.host.progress import wait_for
+from device_runtime.host.learned import wait_for
 from odp.errors import OdpError, ServiceUnavailable
 
 NO_ROUND = ("idle", "no round of population 'films' is open now")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from device_runtime.network.addresses import PinnedAddresses
-from device_runtime.network.peers import Peers
+from device_runtime.network.addresses import Peers, PinnedAddresses
 from device_runtime.network.services import Services, Traffic
 from odp.errors import AddressRefused, AttestationError, ConfigurationError, ServiceUnavailable
 
@@ -119,7 +118,7 @@ def test_a_name_is_resolved_once_and_the_channel_gets_its_addresses(monkeypatch:
         made.append((address, targets))
         return Channel()
 
-    monkeypatch.setattr("device_runtime.network.peers.connect", connect)
+    monkeypatch.setattr("device_runtime.network.addresses.connect", connect)
     now = [0.0]
     names = Names([PUBLIC], ["127.0.0.1"])
     pinned = PinnedAddresses(by_role={"aggregator": ("a.example:7202",)}, resolve=names)

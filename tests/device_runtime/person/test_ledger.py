@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import odp
-from device_runtime.person.answers import Answered, with_answers
-from device_runtime.person.ledger import MONTH_SECONDS, Charged, TaskTerms, since, spent, terms_from_store
+from device_runtime.person.ledger import (
+    MONTH_SECONDS,
+    Answered,
+    Charged,
+    TaskTerms,
+    since,
+    spent,
+    terms_from_store,
+    with_answers,
+)
 from device_runtime.person.limits import Limits
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError, PrivacyError

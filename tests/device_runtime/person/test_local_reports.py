@@ -11,8 +11,7 @@ import pytest
 
 import odp
 from device_runtime.person.ledger import TaskTerms
-from device_runtime.person.limits import Limits
-from device_runtime.person.local_reports import local_epsilon, require_report_allowed
+from device_runtime.person.limits import Limits, local_epsilon, require_report_allowed
 from device_runtime.round.gate import Gate
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runtime.person.ledger import Charged, TaskTerms
-from device_runtime.person.turns import require_due
+from device_runtime.person.limits import require_due
 from odp.errors import PrivacyError
 from odp.privacy.events import GaussianRelease, StreamRelease
 from odp.privacy.ledger_events import CoveredRelease

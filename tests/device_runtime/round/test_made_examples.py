@@ -16,8 +16,7 @@ import odp
 from device_runtime.isolated import CallLimits
 from device_runtime.network.services import Traffic
 from device_runtime.round.door import Door
-from device_runtime.round.examples import most_asked
-from device_runtime.round.made_examples import ROW_SECONDS, STORE_SECONDS, MadeExamples
+from device_runtime.round.examples import ROW_SECONDS, STORE_SECONDS, MadeExamples, most_asked
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.sdk import EXAMPLE, Device, Environment, Isolation
 from device_runtime.store.store import Store

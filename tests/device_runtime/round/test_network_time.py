@@ -18,7 +18,7 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: p
 
 import odp
 from device_runtime.host.provision import provision
-from device_runtime.isolated.failures import HandlerFailed, Reason
+from device_runtime.isolated.limits import HandlerFailed, Reason
 from device_runtime.network.services import Traffic
 from device_runtime.person.limits import Limits
 from device_runtime.round.computations import NO_KEYS

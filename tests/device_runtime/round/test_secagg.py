@@ -20,10 +20,9 @@ import odp
 from device_runtime.network.services import Traffic
 from device_runtime.person.limits import Limits
 from device_runtime.round import secagg
-from device_runtime.round.attempts import begin_attempt, require_new_attempt
 from device_runtime.round.gate import Gate
 from device_runtime.round.participation import Participant
-from device_runtime.round.secagg import Seat, announced
+from device_runtime.round.secagg import Seat, announced, begin_attempt, require_new_attempt
 from device_runtime.round.secagg_sessions import Sessions
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from device_runtime.network.services import Traffic
-from device_runtime.rows.retrieval import Retrievals, asks_enclave
+from device_runtime.rows.retrieval import Retrievals, WholeModel, asks_enclave
 from device_runtime.rows.table_cache import TableCache
-from device_runtime.rows.whole_model import WholeModel
 from device_runtime.tasks.assignment import open_assignment
 from odp.errors import ServiceError
 from odp.v1 import common_pb2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stores import decrypted
 
 from device_runtime.store.app_data import services
-from device_runtime.store.bounds import Bounds
+from device_runtime.store.database import Bounds
 from device_runtime.store.store import Store, store_path
 from odp.errors import ConfigurationError, DataError, DiskFull
 

@@ -17,8 +17,7 @@ from hypothesis.extra import numpy as arrays
 import odp
 from device_runtime.round.gate import Gate
 from device_runtime.store.app_data import services
-from device_runtime.store.bounds import Bounds
-from device_runtime.store.database import connected
+from device_runtime.store.database import Bounds, connected
 from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.keys import host_key
 from device_runtime.store.retention import Retention, prune

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runtime.view.history import history_chart
-from device_runtime.view.meaning import explained, percent, sureness, verdict
+from device_runtime.view.meaning import explained, history_chart, percent, sureness, verdict
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ NAMED = {
     "odp/algorithms/dense/secagg.py": "the session of a round, which host and device make alike, and its noise",
     "odp/cli/device.py": "the roster of sessions",
     "odp/cli/services.py": "limits of sessions",
-    "device_runtime/network/peers.py": "the gRPC service of sessions",
+    "device_runtime/network/addresses.py": "the gRPC service of sessions",
     "device_runtime/network/services.py": "calls of that service",
     "device_runtime/round/": "what a device does in each mode",
     "device_runtime/modes/": "the table of a device, and its halves",
