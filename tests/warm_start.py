@@ -8,6 +8,7 @@ interpreter, and so does everything that is started as ``odp up``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -22,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
+
+import typer.main
 
 # Every program, and what each would import at its start.
 _IMPORTED = (
@@ -201,6 +204,10 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
 def _main() -> None:
     for name in _IMPORTED:
         importlib.import_module(name)
+    odp_main = sys.modules["odp.cli.main"]
+    build = functools.cache(typer.main.get_command)
+    build(odp_main.app)
+    typer.main.get_command = build
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork would lose the other threads"
     # What the garbage collector does not touch stays one copy for all programs.
     gc.freeze()
@@ -209,7 +216,7 @@ def _main() -> None:
         return
     if command[0] == "-m":
         sys.argv = ["odp", *command[2:]]
-        importlib.import_module(command[1]).main()
+        odp_main.main()
     else:
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")
