@@ -18,6 +18,7 @@ import dataclasses
 import json
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,6 +45,8 @@ MOST_WATCHED = 256
 #: Longer than any clock is wrong with which a checkpoint is accepted as recent and not of the future.
 _PRUNED_AFTER_SECONDS = 24 * 3600
 _REMEMBERED = 16
+#: Two writes of a file have different times of their change once a clock of the kernel ticked between them.
+_SETTLED_NANOSECONDS = 100_000_000
 _FORMAT = "odp-log-view-2"
 
 #: (level, start, count) -> hashes of complete subtrees, from whoever serves the log.
@@ -232,6 +235,7 @@ class LogMemory:
         self._fetch = fetch
         self._lock = threading.Lock()
         self._view = LogView()
+        self._read_stamp: tuple[int, ...] | None = None
         self._accepted: OrderedDict[bytes, None] = OrderedDict()
 
     @property
@@ -256,7 +260,8 @@ class LogMemory:
         with self._changing() as view:
             if checkpoint.size < view.size and checkpoint.body in self._accepted:
                 return checkpoint
-            newer = note if _time(note, self.policy) >= _time(view.note, self.policy) else view.note
+            is_newer = note == view.note or (verified.time or 0) >= _time(view.note, self.policy)
+            newer = note if is_newer else view.note
             same = view.note and checkpoint.size == view.size
             after = view.advanced(checkpoint, newer if same else note, self._fetch)
             # By the time that the checkpoint states, which ``check_age`` found to be near this device's clock.
@@ -309,6 +314,9 @@ class LogMemory:
     def _load(self, file: Path, *, kept_before: bool) -> LogView:
         with state_errors(file.parent):
             try:
+                stamp = _stamp(file)
+                if stamp is not None and stamp == self._read_stamp:
+                    return self._view
                 data = read_private(file)
             except FileNotFoundError:
                 if kept_before:
@@ -328,7 +336,18 @@ class LogMemory:
         if checkpoint is not None and checkpoint.origin != self.policy.origin:
             # The person pinned another log: the state of the old one does not apply to it.
             return LogView()
+        self._read_stamp = stamp
         return view
+
+
+def _stamp(file: Path) -> tuple[int, ...] | None:
+    """What another content of the file would change; None where it was written so recently that it might not.
+
+    Raises FileNotFoundError.
+    """
+    status = file.stat()
+    is_settled = time.time_ns() - status.st_ctime_ns > _SETTLED_NANOSECONDS
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns) if is_settled else None
 
 
 def _time(note: bytes, policy: LogPolicy) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,29 @@ def test_two_programs_of_one_person_share_what_was_seen(world: LogWorld, tmp_pat
     with pytest.raises(TransparencyError, match="split_view"):
         two.accept(fork.log.note, now=NOW)
     fork.close()
+
+
+def test_a_view_that_nobody_changed_is_not_read_again_and_one_that_another_program_changed_is(
+    world: LogWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+    decode = LogView.decode
+    monkeypatch.setattr(LogView, "decode", lambda data: (decoded.append(data), decode(data))[1])
+    file = tmp_path / "view.json"
+    first, second = world.memory(file), world.memory(file)
+    first.accept(world.log.note, now=NOW)
+    time.sleep(0.15)  # until a further change of the file would show in its times
+    first.accept(world.log.note, now=NOW)
+    decoded.clear()
+    for _ in range(5):
+        first.accept(world.log.note, now=NOW)
+    assert decoded == []
+    world.append(*filler(3))
+    second.accept(world.log.note, now=NOW)
+    decoded.clear()
+    first.accept(world.log.note, now=NOW)
+    assert decoded == [file.read_bytes()]
+    assert first.view == second.view
 
 
 def test_a_newer_signature_of_the_same_tree_is_kept_and_an_older_one_is_not(world: LogWorld) -> None:
