@@ -192,8 +192,8 @@ def test_a_trace_is_told_to_nobody_unless_asked_for(start: Callable[..., Isolate
 _REFUSING = """
 import sys
 sys.path.append({root!r})
-from odp._system.sandbox import kernel, namespaces
-namespaces.unshare = lambda names: False
+from odp._system.sandbox import kernel
+kernel.unshare = lambda names: False
 kernel.filter_system_calls = lambda allowed: False
 import runpy
 runpy.run_path({program!r}, run_name="__main__")
