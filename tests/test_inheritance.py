@@ -38,7 +38,7 @@ JUSTIFIED: Mapping[str, frozenset[tuple[str, str]]] = {
         }
     ),
     "an event that is charged as the other, and says more": frozenset({("StreamRelease", "GaussianRelease")}),
-    "a writer of kernels, for a narrower kind of numbers": frozenset({("LaneWriter", "Writer"), ("_Writer", "Writer")}),
+    "a writer of kernels, for vectors of lanes": frozenset({("LaneWriter", "Writer")}),
     "a network on devices, and its two towers": frozenset({("TrainedTowers", "TrainedNetwork")}),
     "the steps of a seam that most of its forms share, and the form that changes some": frozenset(
         {

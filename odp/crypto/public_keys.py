@@ -10,7 +10,7 @@ anybody can sign. So a key is refused here, before it is used or compared, where
 One alias stays: a point plus one of low order, such as 1 / u for the X25519 key u, has another canonical encoding and
 gives the same shared secret, because private keys are multiples of 8. Telling it apart would cost a multiplication by
 the group's order. Whoever derives a key from a shared secret therefore binds both public keys as well
-(``odp.crypto.secure_aggregation.agreement``; HPKE does so, RFC 9180, section 4.1).
+(``odp.crypto.secure_aggregation.session``; HPKE does so, RFC 9180, section 4.1).
 
 Sources: RFC 7748, sections 5 and 6.1; RFC 8032, section 5.1.3; Chalkias, Garillot, Nikolaenko 2020, "Taming the many
 EdDSAs", for the points of low order.

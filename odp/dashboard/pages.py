@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 
 from odp.dashboard import charts
-from odp.dashboard.facts import TaskFacts
 from odp.dashboard.frame import Frame, facts, form, page, part, rows, table, text, when
 from odp.dashboard.poller import Poller, Snapshot
-from odp.dashboard.source import AuditFacts
+from odp.dashboard.source import AuditFacts, TaskFacts
 
 #: Tasks on one page of the table, and active ones shown as cards.
 PAGE, MOST_CARDS = 25, 12

@@ -10,8 +10,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
-from odp.dashboard.facts import Reader, TaskFacts, planned_epsilon
-from odp.dashboard.source import AuditFacts, LogFacts, RefusalFacts, Source, one_line
+from odp.dashboard.source import (
+    AuditFacts,
+    LogFacts,
+    Reader,
+    RefusalFacts,
+    Source,
+    TaskFacts,
+    one_line,
+    planned_epsilon,
+)
 from odp.errors import OdpError
 
 #: Seconds between two readings, at first and at most while the server does not answer.

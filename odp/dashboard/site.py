@@ -19,10 +19,9 @@ from starlette.routing import Mount, Route
 
 from odp.dashboard import pages, task_page
 from odp.dashboard.doors import LARGEST_FORM, LARGEST_TASK, Doors, Guard, TooMany, form_of
-from odp.dashboard.facts import TaskFacts, planned_epsilon
 from odp.dashboard.frame import SCRIPT, STYLE, Frame
 from odp.dashboard.poller import Poller, Snapshot
-from odp.dashboard.source import one_line
+from odp.dashboard.source import TaskFacts, one_line, planned_epsilon
 from odp.dashboard.task_page import CHANGES
 from odp.errors import ConfigurationError, OdpError
 from odp.tasks.file import AnyTask, names_files, parse_task

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 from google.protobuf.json_format import MessageToDict
 
 from odp.dashboard import charts
-from odp.dashboard.facts import RoundFacts, TaskFacts
 from odp.dashboard.frame import Frame, facts, form, lasted, page, part, rows, table, text, when
 from odp.dashboard.pages import budget_bar, link, state, trouble
 from odp.dashboard.poller import Poller, Snapshot
-from odp.dashboard.source import Source
+from odp.dashboard.source import RoundFacts, Source, TaskFacts
 from odp.tasks.states import usable_in_words
 
 _MOST_ROUNDS, _MOST_FIGURES, _MOST_TEXT = 100, 8, 20_000

@@ -15,12 +15,11 @@ from starlette.testclient import TestClient
 
 from odp.dashboard import site
 from odp.dashboard.doors import HEADERS, LARGEST_TASK, MOST_WRONG, Doors
-from odp.dashboard.facts import planned_epsilon
 from odp.dashboard.frame import Frame
 from odp.dashboard.poller import Poller
 from odp.dashboard.serving import Place
 from odp.dashboard.site import make_app
-from odp.dashboard.source import RefusalFacts, ServerSource
+from odp.dashboard.source import RefusalFacts, ServerSource, planned_epsilon
 from odp.errors import ConfigurationError
 from odp.models.left_out import UNKNOWN
 from odp.operations.metrics import Endpoint, Metrics

@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 import odp
 from odp.crypto.public_keys import PRIME
 from odp.crypto.secure_aggregation import graph, keystream, shamir
-from odp.crypto.secure_aggregation.agreement import mask_seed
 from odp.crypto.secure_aggregation.client import Client
-from odp.crypto.secure_aggregation.session import Configuration, Session, pack, sign_advert
+from odp.crypto.secure_aggregation.session import Configuration, Session, mask_seed, pack, sign_advert
 from odp.crypto.signing import SigningKey
 from odp.errors import PrivacyError
 from odp.privacy import accounting

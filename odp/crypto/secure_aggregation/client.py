@@ -43,12 +43,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from odp.crypto import domains, signing
 from odp.crypto.secure_aggregation import graph, keystream, shamir
-from odp.crypto.secure_aggregation.agreement import channel_key, mask_seed
 from odp.crypto.secure_aggregation.keystream import RingArray
 from odp.crypto.secure_aggregation.session import (
     BoolArray,
     Configuration,
     Session,
+    channel_key,
+    mask_seed,
     seed_sha256,
     sign_advert,
     survivors_bytes,

@@ -25,13 +25,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from odp.crypto import domains
 from odp.crypto.secure_aggregation import graph, keystream, shamir
-from odp.crypto.secure_aggregation.agreement import mask_seed
 from odp.crypto.secure_aggregation.session import (
     HASH_BYTES,
     BoolArray,
     Configuration,
     Session,
     check_advert,
+    mask_seed,
     pack,
     require_length,
     seed_sha256,

@@ -18,10 +18,17 @@ from hypothesis import strategies as st
 
 from odp.crypto.public_keys import PRIME
 from odp.crypto.secure_aggregation import graph, shamir
-from odp.crypto.secure_aggregation.agreement import channel_key, mask_seed
 from odp.crypto.secure_aggregation.client import Client, State
 from odp.crypto.secure_aggregation.parameters import Parameters
-from odp.crypto.secure_aggregation.session import Configuration, check_advert, pack, sign_advert, unpack
+from odp.crypto.secure_aggregation.session import (
+    Configuration,
+    channel_key,
+    check_advert,
+    mask_seed,
+    pack,
+    sign_advert,
+    unpack,
+)
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, OdpError, PrivacyError, StateError
 from odp.v1 import secure_aggregation_pb2 as messages
