@@ -28,7 +28,7 @@ from odp.datasets import load
 from odp.errors import ServiceError
 from odp.operations.local.processes import Child, Services
 from odp.services.connection import TaskHandle, connect
-from odp.transport.stopping import stop_event
+from odp.transport.sweeping import stop_event
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import server_pb2
 

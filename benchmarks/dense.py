@@ -36,7 +36,7 @@ from odp.crypto.segments import open_segments, seal_segments
 from odp.errors import ServiceError
 from odp.operations.local.log_setup import reference_values
 from odp.operations.local.processes import ODP, Child
-from odp.protocol.aggregation.table import MASKED
+from odp.protocol.aggregation import MASKED
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.protocol.wire.tables import manifest_for
 from odp.signed.task import model_sha256, sign_manifest, sign_order, sign_task, task_sha256

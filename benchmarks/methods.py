@@ -22,7 +22,7 @@ from device_runtime.network.services import Services, Traffic
 from odp.crypto import SigningKey, pir, seal
 from odp.crypto.domains import helper_query_info, select_info, selected_aad
 from odp.errors import ServiceError
-from odp.signed.broadcast.planner import Cost, plan_table
+from odp.signed.broadcast.config import Cost, plan_table
 from odp.signed.broadcast.terms import ALL, ENCLAVE, PIR
 from odp.v1 import distributor_pb2, retrieval_pb2
 

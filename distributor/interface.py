@@ -14,7 +14,7 @@ from odp.algorithms.registry import algorithm_for, training_of
 from odp.errors import ConfigurationError
 from odp.protocol.wire.tables import entry_bytes, entry_row_bytes
 from odp.refusing import refusing
-from odp.signed.broadcast.sizes import ServedSizes
+from odp.signed.broadcast.terms import ServedSizes
 from odp.signed.tables.table import check_entries, is_table, open_published
 from odp.signed.task import model_sha256, open_manifest, task_sha256
 from odp.trust.enclave.calls import Interface

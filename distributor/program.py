@@ -25,7 +25,7 @@ from distributor.servicer import NAME, WORKERS, DistributorService, Replication,
 from distributor.shares import Shares
 from odp._system.files.state_folder import StateFolder
 from odp.errors import ConfigurationError
-from odp.signed.broadcast.sizes import MAX_KEYS_BYTES
+from odp.signed.broadcast.terms import MAX_KEYS_BYTES
 from odp.transport.channel import parse_address
 from odp.transport.limits import Limits
 from odp.transport.logs import Log

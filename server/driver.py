@@ -38,13 +38,13 @@ from odp.errors import (
     StateError,
     StoreUnreachable,
 )
-from odp.protocol.aggregation.table import mode_of
+from odp.protocol.aggregation import mode_of
 from odp.protocol.wire.model import ModelVersion
 from odp.protocol.wire.tables import manifest_for, table_bytes
 from odp.signed.release import ReleaseRefused, noisy_tensors, open_release
 from odp.signed.task import model_sha256, open_task, sign_manifest, sign_order
-from odp.transport.backoff import pause_after
 from odp.transport.logs import Log, short
+from odp.transport.sweeping import pause_after
 from odp.trust.enclave.chip_end import ChipLooks
 from odp.v1 import aggregator_pb2, common_pb2
 from server.board import Board

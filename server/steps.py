@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from odp.transport import tracing
+from odp.transport import observing
 from odp.transport.logs import short
 from server.clients import Aggregator, Distributor
 from server.fetched_values import FetchedValues
@@ -76,7 +76,7 @@ def traced(name: str) -> Callable[[Callable[..., _Result]], Callable[..., _Resul
     def decorate(step: Callable[..., _Result]) -> Callable[..., _Result]:
         @functools.wraps(step)
         def within(driver: Any, task: TaskRecord, version: VersionRecord, *rest: Any) -> _Result:
-            with tracing.span(name, task=short(task.sha256), round=version.version):
+            with observing.span(name, task=short(task.sha256), round=version.version):
                 return step(driver, task, version, *rest)
 
         return within

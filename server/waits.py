@@ -18,8 +18,8 @@ from odp.algorithms.registry import counting_for, is_count
 from odp.errors import ConfigurationError
 from odp.signed.release import noisy_tensors
 from odp.signed.task import open_task
-from odp.transport.backoff import pause_after
 from odp.transport.logs import short
+from odp.transport.sweeping import pause_after
 from odp.v1 import common_pb2
 from server.storage import Storage, TaskRecord, TaskState
 

@@ -16,8 +16,8 @@ from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.restoring import restore
 from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.host.changes import Changes
+from trusted_aggregator.host.config import IdleTasks
 from trusted_aggregator.host.control import ControlService
-from trusted_aggregator.host.idle_tasks import IdleTasks
 from trusted_aggregator.host.program import _resume
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.servicer import AggregatorService

@@ -22,9 +22,9 @@ from odp.trust.log.entries import EndorsementEntry, PolicyEntry, WithdrawalEntry
 from odp.trust.log.merkle import leaf_hash, root_of
 from odp.v1 import attestation_pb2, hand_over_pb2
 from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.hand_over import TakingOver
 from trusted_aggregator.enclave.restoring import restore
 from trusted_aggregator.enclave.state import EnclaveState
-from trusted_aggregator.enclave.taking_over import TakingOver
 from trusted_aggregator.state.records import (
     LATER_PREFIXES,
     LEDGER_PREFIX,

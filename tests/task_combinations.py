@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 
 import odp
-from odp.protocol.aggregation.table import DEFAULT, MODES, SECAGG
+from odp.protocol.aggregation import DEFAULT, MODES, SECAGG
 from odp.protocol.terms import ENCLAVE_POISSON, FULL, Cohort
 from odp.signed.broadcast.terms import ALL, AUTO, ENCLAVE, PIR
 

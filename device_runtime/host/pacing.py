@@ -21,8 +21,8 @@ from types import TracebackType
 from odp._system.files.private_files import make_private
 from odp.crypto.log_reasons import LogReason
 from odp.errors import AttestationError, CertificateError, DiskFull, OdpError, StateError, TransparencyError
-from odp.transport.backoff import pause_after
 from odp.transport.logs import Log
+from odp.transport.sweeping import pause_after
 from odp.trust.enclave.evidence import Reason
 from odp.v1 import server_pb2
 

@@ -48,7 +48,7 @@ from odp.models.example_columns import ExampleColumns
 from odp.transport.backpressure import Patience
 from odp.transport.channel import parse_addresses
 from odp.transport.logs import Log
-from odp.transport.stopping import stop_event
+from odp.transport.sweeping import stop_event
 from odp.trust.enclave.pinned_values import PinnedAddressesOf, PinnedValues
 from odp.trust.enclave.reference_values import ReferenceValues
 from odp.trust.log.client import LogMemory

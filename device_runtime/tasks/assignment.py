@@ -27,7 +27,7 @@ from odp.crypto.void_openings import MOST_VOIDED
 from odp.errors import ConfigurationError
 from odp.models.litert.trainer import ProgramTrainer
 from odp.models.trained import has_program
-from odp.protocol.aggregation.table import mode_of
+from odp.protocol.aggregation import mode_of
 from odp.refusing import refusing
 from odp.signed.charter import Charter
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256

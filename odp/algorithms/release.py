@@ -33,7 +33,7 @@ from odp.privacy.events import (
 from odp.privacy.ledger_events import CoveredRelease, LedgerEvent, charged
 from odp.privacy.local_events import ShuffledReports
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
-from odp.protocol.aggregation.table import mode_of
+from odp.protocol.aggregation import mode_of
 from odp.v1 import common_pb2
 
 #: Up to here a release travels, is sealed and is logged as one message of at most 32 MiB, with room for all that is not

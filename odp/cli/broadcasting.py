@@ -22,7 +22,7 @@ def show_plan(
     """Print what each way to get rows to devices costs, which one the task uses, and why."""
     from rich.table import Table
 
-    from odp.signed.broadcast.planner import plan, reasons
+    from odp.signed.broadcast.config import plan, reasons
     from odp.signed.broadcast.terms import AUTO, method_of
     from odp.tasks.file import load_task
     from odp.tasks.task import Task

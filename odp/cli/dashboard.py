@@ -55,7 +55,7 @@ def dashboard(
     from odp.services.connection import connect
     from odp.services.folder import ServicesFolder
     from odp.transport import channel
-    from odp.transport.stopping import stop_event
+    from odp.transport.sweeping import stop_event
     from odp.transport.tls import read_ca
     from odp.trust.log.sources import LogServer
 

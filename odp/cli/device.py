@@ -220,7 +220,7 @@ def run(
     from device_runtime.store.retention import Retention
     from odp.models.example_columns import ExampleColumns
     from odp.operations.local.foreground import parent_watch
-    from odp.transport.stopping import stop_event
+    from odp.transport.sweeping import stop_event
 
     stop = stop_event()
     if with_parent:

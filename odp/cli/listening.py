@@ -77,10 +77,10 @@ def _traced(program: str, target: str) -> Iterator[None]:
         yield
         return
     from odp.operations.traces import OpenTelemetry
-    from odp.transport import tracing
+    from odp.transport import observing
 
     tracer = OpenTelemetry(program, target)
-    tracing.trace(tracer)
+    observing.trace(tracer)
     try:
         yield
     finally:

@@ -46,7 +46,7 @@ def view(
     from device_runtime.view.front_door import opened
     from odp.errors import ConfigurationError
     from odp.isolated import Declined
-    from odp.transport.stopping import stop_event
+    from odp.transport.sweeping import stop_event
 
     try:
         request = json_format.loads(ask)

@@ -374,7 +374,7 @@ def up(
     from odp.operations.local.processes import AdmissionRule, ListenAddresses, Services
     from odp.operations.local.supervising import Supervisor
     from odp.transport.channel import parse_address
-    from odp.transport.stopping import stop_event
+    from odp.transport.sweeping import stop_event
     from odp.trust.enclave.policy import EnclavePolicy
 
     host, port = parse_address(listen)

@@ -109,7 +109,7 @@ def show(file: File, json: Json = False) -> None:
     from odp.algorithms.release import planned_charges, sampling_of
     from odp.privacy.accounting import epsilon, epsilon_if_alone
     from odp.privacy.events import releases_of
-    from odp.protocol.aggregation.table import mode_of
+    from odp.protocol.aggregation import mode_of
     from odp.signed.broadcast.terms import method_of
     from odp.tasks.file import load_task, render_task
     from odp.tasks.task import Task

@@ -23,7 +23,7 @@ _SECONDS = 5
 
 
 class OpenTelemetry:
-    """Implements ``odp.transport.tracing.Tracer`` for ``program``.
+    """Implements ``odp.transport.observing.Tracer`` for ``program``.
 
     ``target`` is ``http://host:port`` or ``https://host:port`` of a collector (OTLP over gRPC), or ``file:PATH``.
 

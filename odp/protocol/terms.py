@@ -9,7 +9,7 @@ from odp._validate import integer, one_of, positive, strict_keywords, within
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Sampling
-from odp.protocol.aggregation.table import DEFAULT, MODES
+from odp.protocol.aggregation import DEFAULT, MODES
 from odp.v1 import common_pb2
 
 #: Seconds: the only fixed times of a contribution there are (``odp.algorithms.computing_time``).

@@ -1,13 +1,19 @@
 """Tasks, manifests and orders under their developer's signature: signing, and checking before use.
 
 Hashes and signatures are over the bytes as received; nothing is serialized again in order to be checked.
+
+A number that no field can mean is refused in any field. Each algorithm has the range of its own fields, which holds for
+fields that it reads; a signed message has others, which later code, or another version, may read. And what is next to
+zero, or huge, is no sane choice of any of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from odp._validate import identifier, integer, positive, within
@@ -20,13 +26,11 @@ from odp.crypto import domains
 from odp.crypto.public_keys import require_ed25519
 from odp.crypto.signing import SigningKey, verify
 from odp.errors import ConfigurationError
-from odp.protocol.aggregation.table import MODES, mode_of
+from odp.protocol.aggregation import MODES, mode_of
 from odp.protocol.catalogues.named import named_in
 from odp.protocol.wire.encoding import encoding_of
-from odp.protocol.wire.numbers import check_numbers
 from odp.refusing import refusing
-from odp.signed.broadcast.sizes import check_sizes
-from odp.signed.broadcast.terms import check_broadcast
+from odp.signed.broadcast.terms import check_broadcast, check_sizes
 from odp.v1 import aggregator_pb2, common_pb2
 
 HASH_BYTES = 32
@@ -42,6 +46,10 @@ MOST_NUMBERS = 2**25
 
 _TASK = "task definition"
 _Known = TypeVar("_Known", bound=Message)
+#: Every number is 0, or of a size within these: its square, and the square of that, are ordinary numbers.
+SMALLEST, LARGEST = 1e-60, 1e60
+
+_FLOATS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 
 
 def sign_task(definition: common_pb2.TaskDefinition, key: SigningKey) -> common_pb2.SignedTask:
@@ -222,3 +230,29 @@ def parse_known(message: _Known, data: bytes, what: str) -> _Known:
         raise ConfigurationError(f"the {what} holds fields that this version does not know; update this program")
     check_numbers(message, what)
     return message
+
+
+def check_numbers(message: Message, what: str) -> None:
+    """Returns if every floating-point number in ``message``, which ``what`` names, is of an ordinary size.
+
+    Raises:
+      ConfigurationError: one is NaN, infinite, subnormal or otherwise out of ``SMALLEST`` to ``LARGEST``; the message
+        names its field.
+    """
+    _check(message, what, "")
+
+
+def _check(message: Message, what: str, path: str) -> None:
+    for field, held in message.ListFields():
+        values = held if field.is_repeated else (held,)
+        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+            for part in values:
+                _check(part, what, f"{path}{field.name}.")
+        elif field.cpp_type in _FLOATS:
+            for value in values:
+                # NaN is within nothing.
+                if value and not SMALLEST <= math.fabs(value) <= LARGEST:
+                    raise ConfigurationError(
+                        f"Expected {path}{field.name}={value!r} of the {what} to be 0, or of a size from "
+                        f"{SMALLEST:g} to {LARGEST:g}"
+                    )

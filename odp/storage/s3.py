@@ -24,7 +24,7 @@ _DELETED_AT_ONCE = 1000
 
 
 class S3Objects:
-    """Implements ``odp.storage.objects.Objects`` at ``place``: ``s3://bucket/prefix``, whose keys are this program's.
+    """Implements ``distributor.model_objects.Objects`` at ``place``: ``s3://bucket/prefix``, for keys of this program.
 
     Raises:
       ConfigurationError: ``place`` is malformed, or the extra is not installed.

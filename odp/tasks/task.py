@@ -41,7 +41,7 @@ from odp.models.litert.two_tower import TwoTower
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.models.trained import trained_models
 from odp.numerics.arrays import Float32Array
-from odp.protocol.aggregation.table import DEFAULT, MODES
+from odp.protocol.aggregation import DEFAULT, MODES
 from odp.protocol.terms import FULL, Cohort, UserLevelDP, check_delta_for
 from odp.signed.broadcast.config import Broadcast
 from odp.signed.broadcast.terms import check_broadcast

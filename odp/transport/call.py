@@ -16,7 +16,7 @@ import grpc
 
 from odp.errors import OdpError, ServiceUnavailable
 from odp.transport.connections import Connections
-from odp.transport.peers import address_of
+from odp.transport.fairness import address_of
 from odp.transport.statuses import UNFORESEEN, one_line, without_paths
 
 #: What follows the last message of a stream.

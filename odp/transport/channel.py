@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import grpc
 
 from odp.errors import Busy, CertificateError, ConfigurationError, ServiceError, ServiceUnavailable
-from odp.transport import tracing
+from odp.transport import observing
 from odp.transport.certificates import RenewedChannel
 from odp.transport.statuses import RETRY_WINDOW, SAID_BY_SERVICE, one_line
 from odp.transport.tls import TlsIdentity, check_caller, read_ca
@@ -166,7 +166,7 @@ def call(
     CertificateError when the certificate is wrong, and ServiceError with the other party's one-line explanation
     otherwise; ``what`` completes the sentence "could not ..".
     """
-    tracer = tracing.tracer()
+    tracer = observing.tracer()
     if tracer is not None:
         with tracer.call(_name_of(method)) as added:
             return _called(method, request, timeout, what, address, [*(metadata or ()), *added])

@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from odp.transport.fairness import address_of
 from odp.transport.kernel_sockets import Traffic
 from odp.transport.limits import AHEAD_BYTES, FIRST_WINDOW_BYTES, Limits
-from odp.transport.peers import address_of
 
 #: Overhead of frames and TLS around a message.
 _FRAMING = 1.25

@@ -1,8 +1,9 @@
 """The reception of calls: an event loop receives them without a thread per caller, and a few threads work on them.
 
-Every call is admitted at its headers, and its request is received in one of a bounded number of places (``reception``).
-Then it waits for one of a few worker threads (``dispatcher``), which runs the servicer method. A stream holds its
-thread while it reads, within the time limit of a message. What is sent waits on the loop until its caller reads it.
+Every call is admitted at its headers, and its request is received in one of a bounded number of places
+(``dispatcher``). Then it waits for one of a few worker threads (``dispatcher``), which runs the servicer method. A
+stream holds its thread while it reads, within the time limit of a message. What is sent waits on the loop until its
+caller reads it.
 
 A call that loses its place ends with RESOURCE_EXHAUSTED and a retry window. One that is too slow ends with
 DEADLINE_EXCEEDED.
@@ -24,13 +25,12 @@ import uvloop
 from google.protobuf.message import DecodeError
 
 from odp.errors import ConfigurationError, OdpError, ServiceUnavailable
-from odp.transport import observing, tracing
+from odp.transport import observing
 from odp.transport.call import END, Call, Requests
 from odp.transport.connections import Connections
-from odp.transport.dispatcher import Dispatcher
+from odp.transport.dispatcher import Dispatcher, Reception
 from odp.transport.health import WATCH, Health
 from odp.transport.limits import Limits
-from odp.transport.reception import Reception
 from odp.transport.statuses import TooSlow, Unauthenticated, status_of
 from odp.transport.tls import Callers
 from odp.transport.workers import Later
@@ -302,7 +302,7 @@ class _Feed:
 
 def _within_trace(name: str, behaviour: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
     def traced(request: Any, call: Call) -> Any:
-        tracer = tracing.tracer()
+        tracer = observing.tracer()
         if tracer is None:
             return behaviour(request, call)
         with tracer.serve(name, call.invocation_metadata()):

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from odp.transport.peers import peer_name
+from odp.transport.fairness import peer_name
 
 _DESCRIPTORS = "/proc/self/fd"
 # Of struct tcp_info (linux/tcp.h): the state, of a listening socket the connections that nobody accepted yet, and the

@@ -1,13 +1,20 @@
-"""What happens in this process, for whoever measures it: calls that ended, contributions, events of the log.
+"""What happens in this process, for whoever measures or traces it.
 
-Nothing is kept here. Without an observer, a call costs one comparison.
+An observer gets calls that ended, contributions and events of the log. A tracer gets spans: what the process does for a
+task, and its calls to other programs. Nothing is kept here. Without an observer, a call costs one comparison; without a
+tracer, nothing is sent.
+
+Devices have no tracer: their calls begin no trace, and what they send about one is not looked at. Only programs with a
+certificate, at control listeners, go on with a caller's trace.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 
 class Observer(Protocol):
@@ -98,3 +105,37 @@ def watch(name: str, value: Callable[[], float]) -> None:
     _watched[name] = value
     for observer in _observers:
         observer.watch(name, value)
+
+
+class Tracer(Protocol):
+    """Who traces. Thread-safe."""
+
+    def span(self, name: str, attributes: dict[str, str | int]) -> AbstractContextManager[None]:
+        """Around something that this program does by itself."""
+        ...
+
+    def call(self, method: str) -> AbstractContextManager[list[tuple[str, str]]]:
+        """Around a call of ``method``; gives the metadata that it takes along. Outside of spans it does nothing."""
+        ...
+
+    def serve(self, method: str, metadata: Iterable[tuple[str, Any]]) -> AbstractContextManager[None]:
+        """Around the answer to a call that came with ``metadata``. Of a caller outside of spans it does nothing."""
+        ...
+
+
+_tracers: list[Tracer] = []
+
+
+def trace(tracer: Tracer) -> None:
+    """From now on, ``tracer`` is told. There is one in a process."""
+    _tracers[:] = [tracer]
+
+
+def tracer() -> Tracer | None:
+    """Who is told; None for nobody."""
+    return _tracers[0] if _tracers else None
+
+
+def span(name: str, **attributes: str | int) -> AbstractContextManager[None]:
+    """Around something that this program does by itself: public names and numbers alone."""
+    return _tracers[0].span(name, attributes) if _tracers else contextlib.nullcontext()

@@ -8,7 +8,7 @@ import threading
 from odp.errors import StateError
 from odp.transport import observing
 from odp.transport.logs import Log
-from odp.transport.stopping import stop_event
+from odp.transport.sweeping import stop_event
 
 _POLL_SECONDS = 0.2
 

@@ -1,7 +1,11 @@
-"""Periodic work of a program: now and every hour."""
+"""What a program does beside its calls: periodic work, pauses after failures, and the signals that stop it.
+
+Apart from ``odp.transport.service``, so that commands are parsed without gRPC.
+"""
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +17,8 @@ from odp.transport.logs import Log
 DAY = 86_400.0
 
 _SWEEP_SECONDS = 3600.0
+#: 2^64 times any pause is longer than every longest one; without a bound, a float overflows after some days.
+_MOST_DOUBLINGS = 64
 
 
 class SweepClock:
@@ -61,3 +67,16 @@ class Sweeping:
         """Returns when no sweep is running any more."""
         self._stop.set()
         self._thread.join()
+
+
+def stop_event() -> threading.Event:
+    """An event that SIGINT and SIGTERM set; call from the main thread."""
+    event = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: event.set())
+    return event
+
+
+def pause_after(failures: int, *, first: float, longest: float) -> float:
+    """Seconds to wait after ``failures`` in a row: ``first``, doubled by each failure but one, up to ``longest``."""
+    return min(first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), longest)

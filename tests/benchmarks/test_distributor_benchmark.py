@@ -11,7 +11,7 @@ from benchmarks.harness import BENCHMARKS
 from benchmarks.methods import METHODS, planned
 from benchmarks.scanning import Shape, scans, table
 from benchmarks.served import KEYS
-from odp.signed.broadcast.planner import Cost
+from odp.signed.broadcast.config import Cost
 
 
 def test_scans_have_goals_at_full_size_only() -> None:

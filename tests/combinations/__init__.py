@@ -13,7 +13,7 @@ from types import ModuleType
 from odp.algorithms.registry import TABLE, algorithm_for
 from odp.algorithms.seam import SampledQuery
 from odp.crypto.segments import SEGMENT_BYTES
-from odp.protocol.aggregation.table import MODES, mode_of
+from odp.protocol.aggregation import MODES, mode_of
 from odp.v1 import common_pb2
 
 # Numbers of a contribution that is sealed in segments, for its length.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from combinations.federated import aggregated_by, published_by
 from odp.algorithms.dpftrl.config import DPFTRL
 from odp.privacy.matrix.blt import BITS
-from odp.protocol.aggregation.table import ENCLAVE, SECAGG
+from odp.protocol.aggregation import ENCLAVE, SECAGG
 from odp.v1 import common_pb2
 
 

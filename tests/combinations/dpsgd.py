@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from combinations.federated import aggregated_by, published_by
 from odp.algorithms.dpsgd.config import DPSGD
-from odp.protocol.aggregation.table import ENCLAVE
+from odp.protocol.aggregation import ENCLAVE
 from odp.v1 import common_pb2
 
 

@@ -13,7 +13,7 @@ from odp.models.features import Tensor
 from odp.models.glm import Glm
 from odp.models.litert.program import MOST_BATCH, Parameter, Program, TensorSpec
 from odp.models.litert.trained import network_message
-from odp.protocol.aggregation.table import ENCLAVE
+from odp.protocol.aggregation import ENCLAVE
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2, federated_pb2, statistics_pb2
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from odp.algorithms.heavy_hitters.task import HeavyHitters
 from odp.models.events import Events
 from odp.models.events_query import AGGREGATES
-from odp.protocol.aggregation.table import MODES
+from odp.protocol.aggregation import MODES
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2, events_query_pb2, heavy_hitters_pb2, statistics_pb2
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from combinations.federated import aggregated_by, published_by
 from odp.algorithms.federated.config import FederatedTraining
 from odp.algorithms.private_fl.config import PrivateFL
-from odp.protocol.aggregation.table import ENCLAVE
+from odp.protocol.aggregation import ENCLAVE
 from odp.v1 import common_pb2, private_fl_pb2
 
 _REPORT = private_fl_pb2.PrivateReportTerms(

@@ -15,7 +15,7 @@ import numpy as np
 from combinations import sampled, unsampled
 from odp.algorithms.registry import algorithm_for, training_of
 from odp.algorithms.seam import LocalRows, NoisyTensors
-from odp.protocol.aggregation.table import mode_of
+from odp.protocol.aggregation import mode_of
 from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
 

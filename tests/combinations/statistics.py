@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from odp.algorithms.statistics.task import Histogram, Mean, Statistics
-from odp.protocol.aggregation.table import DEFAULT
+from odp.protocol.aggregation import DEFAULT
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.v1 import common_pb2, statistics_pb2
 

@@ -23,7 +23,7 @@ TREE = "trusted_aggregator.enclave.tree:Tree"
 SUBMISSIONS = "trusted_aggregator.enclave.submissions:Submissions"
 LEAF = "trusted_aggregator.enclave.leaf_core:LeafCore"
 LEAVES = "trusted_aggregator.host.leaves:TreeLeaves"
-PARTS = "trusted_aggregator.host.leaf_service:LeafParts"
+PARTS = "trusted_aggregator.host.leaf_program:LeafParts"
 
 
 def test_root_and_leaf_die_at_any_step_and_the_sum_is_everybodys(

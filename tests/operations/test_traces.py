@@ -11,22 +11,22 @@ import pytest
 
 from odp.errors import ConfigurationError, ServiceError
 from odp.operations.traces import OpenTelemetry
-from odp.transport import tracing
+from odp.transport import observing
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry is not installed: pip install 'odp-platform[traces]'")
 
 
 def _failing_step(tracer: OpenTelemetry) -> None:
-    with tracing.span("open", task="abc", round=1):
+    with observing.span("open", task="abc", round=1):
         with tracer.call("/odp.v1.X/Y") as metadata:
             assert [name for name, _ in metadata] == ["traceparent"]
         raise ServiceError("a secret of somebody")
 
 
 def test_errors_leave_their_kind_and_not_their_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "_tracers", [])
+    monkeypatch.setattr(observing, "_tracers", [])
     tracer = OpenTelemetry("server", f"file:{tmp_path / 'spans'}")
-    tracing.trace(tracer)
+    observing.trace(tracer)
     with pytest.raises(ServiceError):
         _failing_step(tracer)
     with tracer.call("/odp.v1.X/Z") as metadata:

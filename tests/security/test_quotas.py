@@ -28,7 +28,7 @@ from odp.transport.statuses import RETRY_WINDOW, status_of
 from odp.transport.sweeping import DAY
 from odp.trust.enclave import registers
 from odp.v1 import aggregator_pb2
-from trusted_aggregator.enclave.round_keys import RoundKeys
+from trusted_aggregator.enclave.state import RoundKeys
 from trusted_aggregator.modes.enclave.enclave_half import draw_round_noise
 from trusted_aggregator.rounds.enclave_half import new_record
 from trusted_aggregator.state import limits, records
@@ -128,7 +128,7 @@ def test_r169_finished_tasks_make_room_by_themselves(world: Any, monkeypatch: py
 
 def test_r169_populations_and_changes_of_charters_are_bounded(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a line of the event log, whose end would stop everybody: "start the enclave again"."""
-    monkeypatch.setattr("trusted_aggregator.state.chartering.MOST_POPULATIONS", 3)
+    monkeypatch.setattr("trusted_aggregator.enclave.owners.MOST_POPULATIONS", 3)
     for number in range(2):
         world.settle(world.core.set_charter(founding(world, f"more-{number}")))
     with pytest.raises(PrivacyError, match="cannot be founded: this enclave has 3, the most"):

@@ -63,7 +63,7 @@ from server.servicer import checked_task
 from server.steps import Parties
 from server.storage import Storage, TaskRecord
 from server.storage.sqlite import open_sqlite
-from trusted_aggregator.boundary.orders import open_abandon_order
+from trusted_aggregator.boundary.interface import open_abandon_order
 
 IMAGE = "sha384:" + "ab" * 48
 ITEMS = 12

@@ -7,7 +7,7 @@ from task_combinations import COMBINATIONS, Combination
 
 from odp.crypto import HpkeKey, SigningKey
 from odp.errors import ConfigurationError
-from odp.protocol.aggregation.table import MASKED, SECAGG
+from odp.protocol.aggregation import MASKED, SECAGG
 from odp.protocol.terms import ENCLAVE_POISSON
 from odp.signed.task import sign_task
 from odp.v1 import broadcast_pb2, common_pb2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odp.transport.backoff import pause_after
+from odp.transport.sweeping import pause_after
 
 
 def test_pauses_double_up_to_the_longest_however_long_an_outage_lasts() -> None:

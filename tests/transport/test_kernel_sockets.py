@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from odp.transport import kernel_sockets
+from odp.transport.fairness import peer_name
 from odp.transport.kernel_sockets import KernelSockets
-from odp.transport.peers import peer_name
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services run on Linux alone")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odp.transport.peers import address_of, peer_name
+from odp.transport.fairness import address_of, peer_name
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odp.errors import Busy
+from odp.transport.dispatcher import Reception
 from odp.transport.limits import Limits
-from odp.transport.reception import Reception
 
 FOUR = Limits(request_bytes=2**20, receiving_bytes=4 * 2**20, queued_bytes=2**20, share_of_address=1.0, arrived=8)
 

@@ -40,8 +40,7 @@ from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.restoring import restore
-from trusted_aggregator.enclave.round_keys import RoundKeys
-from trusted_aggregator.enclave.state import EnclaveState
+from trusted_aggregator.enclave.state import EnclaveState, RoundKeys
 from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.records import SealedRecord, Writes, ledger_key, noise_key, release_key, stream_key
 from trusted_aggregator.state.sealed_state import RoundNoise

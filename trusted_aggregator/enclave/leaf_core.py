@@ -22,12 +22,11 @@ from odp.signed.task import check_length
 from odp.trust.enclave.identity import EnclaveIdentity
 from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, leaf_pb2
-from trusted_aggregator.boundary.interface import RoundState
-from trusted_aggregator.boundary.orders import parse_order
+from trusted_aggregator.boundary.interface import RoundState, parse_order
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.enclave.refusing import ClosedRounds
 from trusted_aggregator.enclave.submissions import Submissions
-from trusted_aggregator.modes.tree.leaf_round import LeafRound
+from trusted_aggregator.modes.tree.enclave_half import LeafRound
 from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.sealed_state import RoundRecord
 

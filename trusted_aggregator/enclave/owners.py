@@ -1,17 +1,21 @@
-"""Whose a population is: its charter, the end of its tasks, and its ledger."""
+"""Whose a population is: who may found it and change its charter, the end of its tasks, and its ledger."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from odp.crypto import domains
-from odp.signed.charter import charter_sha256, open_charter
+from odp.errors import PrivacyError
+from odp.signed.charter import Charter, charter_sha256, check_founding, check_succession, open_charter
 from odp.signed.task import open_task, task_sha256
+from odp.trust.enclave.identity import EnclaveIdentity
 from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, population_pb2
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.orders import open_abandon_order
+from trusted_aggregator.boundary.interface import open_abandon_order
 from trusted_aggregator.enclave.state import EnclaveState
-from trusted_aggregator.state.chartering import changeable
+from trusted_aggregator.state.limits import MOST_CHANGES, MOST_POPULATIONS
+from trusted_aggregator.state.population import Population
 
 
 class Owners:
@@ -96,3 +100,38 @@ class Owners:
             data = population.ledger.head.encode()
             signature = state.identity.signing.sign(domains.LEDGER, data)
             return aggregator_pb2.GetLedgerResponse(head=data, signature=signature)
+
+
+def changeable(
+    charter: Charter, populations: Mapping[str, Population], identity: EnclaveIdentity, *, changes: Mapping[str, int]
+) -> Population:
+    """The population that ``charter`` founds or changes, after all checks.
+
+    ``changes`` counts the charters of each population since the enclave was launched.
+
+    Raises:
+        SignatureError, PrivacyError: it is not signed by those who may, does not follow the charter in force, founds
+            what was founded before, or a limit is reached.
+        StateError: a population of this name was founded on this platform, and its record is lost.
+    """
+    population = populations.get(charter.population)
+    if population is None or population.charter is None:
+        check_founding(charter, identity.policy.founder_keys)
+        if len(populations) >= MOST_POPULATIONS:
+            raise PrivacyError(
+                f"population {charter.population!r} cannot be founded: this enclave has {MOST_POPULATIONS}, the most "
+                "that it takes; found it at another aggregator"
+            )
+        return Population(identity, charter.population) if population is None else population
+    if not charter.sequence:
+        raise PrivacyError(
+            f"population {charter.population!r} was founded before, by another charter: take another population, or "
+            "have its owners add your key"
+        )
+    check_succession(charter, population.charter)
+    if changes.get(charter.population, 0) >= MOST_CHANGES:
+        raise PrivacyError(
+            f"population {charter.population!r} changed its charter {MOST_CHANGES} times since the enclave started, "
+            "the most that its event log takes: start the enclave again"
+        )
+    return population

@@ -27,11 +27,11 @@ from odp.v1.aggregator_enclave_pb2 import AggregatorEnclaveReply, AggregatorEncl
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.wire import AGGREGATOR
 from trusted_aggregator.enclave.core import AggregatorCore
+from trusted_aggregator.enclave.hand_over import TakingOver
 from trusted_aggregator.enclave.leaf_core import LeafCore
 from trusted_aggregator.enclave.restoring import restore
 from trusted_aggregator.enclave.state import EnclaveState
 from trusted_aggregator.enclave.submissions import Submissions
-from trusted_aggregator.enclave.taking_over import TakingOver
 from trusted_aggregator.state.records import SealedRecord
 
 Asked = TypeVar("Asked")

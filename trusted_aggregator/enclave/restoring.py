@@ -13,11 +13,10 @@ from odp.crypto.hpke import HpkeKey
 from odp.errors import PrivacyError, StateError
 from odp.privacy.matrix.participation import ParticipationRecord
 from odp.trust.enclave.identity import EnclaveIdentity
-from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.boundary.orders import parse_order
+from trusted_aggregator.boundary.interface import Status, parse_order
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.enclave.state import EnclaveState
-from trusted_aggregator.modes.tree.root_round import RootRound
+from trusted_aggregator.modes.tree.enclave_half import RootRound
 from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.ledger_writes import restored_ledger

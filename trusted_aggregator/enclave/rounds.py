@@ -16,16 +16,13 @@ from odp.privacy.mechanisms import IntegerNoise
 from odp.signed.task import open_order
 from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, common_pb2
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.boundary.orders import not_open, parse_order, require_same_model, void
-from trusted_aggregator.enclave.large_values import LargeValues
+from trusted_aggregator.boundary.interface import Status, not_open, parse_order, require_same_model, void
+from trusted_aggregator.enclave.large_values import LargeValues, release_sha256, signed_release
 from trusted_aggregator.enclave.opened_task import OpenedTask
 from trusted_aggregator.enclave.opening import make_room, require_may_begin, require_may_open, require_summed
-from trusted_aggregator.enclave.releasing import release_sha256, signed_release
 from trusted_aggregator.enclave.restoring import held_round
 from trusted_aggregator.enclave.state import EnclaveState
-from trusted_aggregator.rounds.admission import require_same_key, sealed_key
-from trusted_aggregator.rounds.enclave_half import Round, new_record
+from trusted_aggregator.rounds.enclave_half import Round, new_record, require_same_key, sealed_key
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import SealedRecord

@@ -10,11 +10,10 @@ from odp.errors import StateError
 from odp.signed.task import check_length, open_order
 from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.v1 import aggregator_enclave_pb2, attestation_pb2, leaf_pb2
-from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.boundary.orders import parse_order, require_same_model
+from trusted_aggregator.boundary.interface import Status, parse_order, require_same_model
 from trusted_aggregator.enclave.rounds import Rounds
 from trusted_aggregator.enclave.state import EnclaveState
-from trusted_aggregator.modes.tree.root_round import RootRound
+from trusted_aggregator.modes.tree.enclave_half import RootRound
 from trusted_aggregator.rounds.enclave_half import Round
 
 

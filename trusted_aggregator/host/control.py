@@ -21,11 +21,10 @@ from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer
 from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, aggregator_pb2_grpc, common_pb2, population_pb2
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.boundary.orders import ordered
+from trusted_aggregator.boundary.interface import Status, ordered
 from trusted_aggregator.host.changes import Changes
+from trusted_aggregator.host.config import IdleTasks
 from trusted_aggregator.host.hand_over_service import HandOverService
-from trusted_aggregator.host.idle_tasks import IdleTasks
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.state.records import TASK_PREFIX

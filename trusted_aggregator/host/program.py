@@ -31,10 +31,9 @@ from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.host import control as control_plane
 from trusted_aggregator.host import leaf_program
 from trusted_aggregator.host.changes import Changes
-from trusted_aggregator.host.config import ROLE, Config
+from trusted_aggregator.host.config import ROLE, Config, IdleTasks
 from trusted_aggregator.host.control import ControlService, control_servicer
 from trusted_aggregator.host.hand_over_service import ROOT_NAME, HandOverService, last_successor
-from trusted_aggregator.host.idle_tasks import IdleTasks
 from trusted_aggregator.host.leaves import LeafClient, TreeLeaves
 from trusted_aggregator.host.postgresql_storage import open_storage
 from trusted_aggregator.host.remote import restore

@@ -23,8 +23,7 @@ from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, common_pb2, stored_re
 from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import RoundState
-from trusted_aggregator.boundary.orders import ordered
+from trusted_aggregator.boundary.interface import RoundState, ordered
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.modes.hosting import HostModes

@@ -5,6 +5,8 @@
 - Where storing fails, the program stops: its memory is then ahead of its files, and a start from the files is right.
 
 Orders come by another listener (``control.py``).
+
+A sealed contribution that comes as a stream is read into memory, at most the round's exact length.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from typing import Protocol, TypeVar, cast
 import grpc
 
 from odp import _validate
-from odp.errors import Refusal, StateError
+from odp.errors import ConfigurationError, Refusal, StateError
 from odp.privacy.ledger_state import LedgerHead
 from odp.transport import observing
 from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
+from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import Later, NotFound, servicer
 from odp.transport.workers import Promise
@@ -30,9 +33,7 @@ from trusted_aggregator.boundary.interface import Refused
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.ingest import MOST_ASKED, Ingest, is_undecided
 from trusted_aggregator.host.storage import Storage
-from trusted_aggregator.host.streams import read_header, read_sealed
-from trusted_aggregator.modes.enclave.host_half import EnclaveHost
-from trusted_aggregator.rounds.host_half import Submission
+from trusted_aggregator.rounds.host_half import EnclaveHost, Submission
 
 NAME = "odp.v1.AggregatorService"
 #: Threads of the server: the maximum number of submissions that share one commit.
@@ -50,6 +51,7 @@ _HEADS_IN_MEMORY = 256
 # How long a stream, or a contribution in parts, to a round that is being closed waits for the charge of that round.
 _HELD_SECONDS = 10.0
 _LEDGER_PAGE = 2**20
+Requests = Iterator[aggregator_pb2.SubmitStreamRequest]
 
 
 class Taking(Protocol):
@@ -190,3 +192,32 @@ def _answer(response: _Response, refused: Refused | None) -> _Response:
         response.refusal = cast(aggregator_pb2.Refusal, refused.refusal.value)
         response.signature = refused.signature
     return response
+
+
+def read_header(requests: Requests) -> aggregator_pb2.SubmitHeader:
+    """The first message of a stream. Raises ConfigurationError if it is no header, or missing."""
+    first = next(requests, None)
+    if first is None or first.WhichOneof("part") != "header":
+        raise ConfigurationError("the first message of a submit stream must be its header")
+    return first.header
+
+
+def read_sealed(requests: Requests, length: int) -> bytes | Refusal:
+    """The sealed bytes, if they are exactly ``length``; stops reading a longer stream.
+
+    A stream that is cut looks like one that ended early: both are MALFORMED, and nothing of them is kept.
+
+    Raises:
+      ConfigurationError: a chunk is empty or above 1 MiB, or a message holds something else.
+    """
+    chunks: list[bytes] = []
+    received = 0
+    for request in requests:
+        chunk = request.chunk  # each access copies it
+        if request.WhichOneof("part") != "chunk" or not 0 < len(chunk) <= CHUNK_BYTES:
+            raise ConfigurationError(f"Expected chunks of 1 to {CHUNK_BYTES} bytes after the submit header")
+        received += len(chunk)
+        if received > length:
+            return Refusal.MALFORMED
+        chunks.append(chunk)
+    return b"".join(chunks) if received == length else Refusal.MALFORMED

@@ -2,7 +2,7 @@
 
 Ciphertexts and masked vectors of more than 1 MiB are files (``large_files.py``), written before their rows, which name
 them. Contributions are many, and many in one commit (``ingest.py``). Sealed records are few and large; numbers too long
-for them are files (``piece_files.py``).
+for them are files (``large_files.py``).
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from odp.crypto.secure_aggregation.masked import DIGEST_BYTES
 from odp.errors import OdpError, StateError
 from odp.storage.database import Database
 from odp.storage.migrations import Schema, bring_up, note_new
-from trusted_aggregator.host.large_files import LARGE_BYTES, LargeFiles
-from trusted_aggregator.host.piece_files import LONGEST_RECORD, PieceFiles
+from trusted_aggregator.host.large_files import LARGE_BYTES, LONGEST_RECORD, LargeFiles, PieceFiles
 from trusted_aggregator.host.storage import Contribution
 from trusted_aggregator.state.records import (
     LATER_PREFIXES,

@@ -1,7 +1,7 @@
 """The new host's half of a hand-over: `odp enclave upgrade`, from an empty state folder to one that the program opens.
 
 Every step can be repeated: until the new enclave's records are stored, in one transaction, the new folder holds nothing
-but its keys, and the old host gives the same again. What the enclaves check is in ``hand_over`` and ``taking_over``.
+but its keys, and the old host gives the same again. What the enclaves check is in ``hand_over``.
 """
 
 from __future__ import annotations

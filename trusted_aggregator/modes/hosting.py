@@ -18,7 +18,6 @@ from odp.v1 import aggregator_pb2, secagg_service_pb2_grpc
 from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Refused, RoundState, Status
-from trusted_aggregator.modes.enclave.host_half import EnclaveHost
 from trusted_aggregator.modes.masked.host_half import MaskedHost, Vectors
 from trusted_aggregator.modes.secagg import servicer
 from trusted_aggregator.modes.secagg.admission import WithToken
@@ -27,7 +26,7 @@ from trusted_aggregator.modes.secagg.journal import Parts
 from trusted_aggregator.modes.secagg.limits import Pace, SessionLimits
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds
 from trusted_aggregator.modes.tree.host_half import Leaves, TreeHost
-from trusted_aggregator.rounds.host_half import HostHalf, Key, Submission
+from trusted_aggregator.rounds.host_half import EnclaveHost, HostHalf, Key, Submission
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """The host's half of an aggregation mode: its steps around the calls to the enclave that every round has.
 
 ``trusted_aggregator.host.rounds`` makes those calls, in one order for all modes; no half changes that order.
+
+Where the enclave sums the contributions (``EnclaveHost``), each comes in one piece, and the host stores a ciphertext.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from odp.errors import Refusal
 from odp.v1 import aggregator_pb2
 from odp.v1.aggregator_enclave_pb2 import ChargedRound
-from trusted_aggregator.boundary.interface import HostSum, RoundState, Submit
+from trusted_aggregator.boundary.calls import AggregatorCalls
+from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, Submit
 
 #: (task_sha256, round)
 Key = tuple[bytes, int]
@@ -92,3 +96,27 @@ class HostHalf:
 
     def forget(self, key: Key) -> None:
         """Deletes all state of a round that is over. Idempotent."""
+
+
+class EnclaveHost(HostHalf):
+    """Accepts contributions, and has no other part in the mode."""
+
+    def __init__(self, core: AggregatorCalls) -> None:
+        self._core = core
+
+    def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
+        """The submission for a contribution that came in one message."""
+        return Submission(Submit(request.task_sha256, request.round, request.sealed_contribution))
+
+    def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
+        """Length of the stream after ``header``, or the refusal that it would get."""
+        lengths = self._core.lengths(header.task_sha256, header.round)
+        return lengths if isinstance(lengths, Refusal) else lengths.bytes
+
+    def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> Submit:
+        """What the enclave refuses a stream for."""
+        return Submit(header.task_sha256, header.round, header.sealed_key)
+
+    def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> Submission | Refused:
+        """The submission for a contribution that came as a stream of ``data``."""
+        return Submission(Submit(header.task_sha256, header.round, data))

@@ -16,8 +16,8 @@ key                        plaintext
 ``release/<task>/<n>``     the signed release of the newest round that has one
 =========================  ==========================================================================================
 
-The records of a round and of its noise are sealed under a key that is erased with the round (``round_keys.py``), those
-of a stream under one that is erased when the next round is released (``streams.py``).
+The records of a round and of its noise are sealed under a key that is erased with the round (``enclave/state.py``),
+those of a stream under one that is erased when the next round is released (``streams.py``).
 
 Every record but an entry is sealed under its own name, so the host can neither read one nor put it in another's place.
 It can bring back an *older* one; only that of the population needs protection from that, because everything else is

@@ -36,7 +36,7 @@ from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.numerics.row_squares import row_squares
 from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, SMALLEST_STD, TAIL, largest
-from odp.protocol.aggregation.table import noise_sharers
+from odp.protocol.aggregation import noise_sharers
 
 if TYPE_CHECKING:
     from odp.v1 import common_pb2, statistics_pb2

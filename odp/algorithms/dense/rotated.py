@@ -51,7 +51,7 @@ from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.numerics.packed_bits import pack, packed_bytes
-from odp.protocol.aggregation.table import mode_of
+from odp.protocol.aggregation import mode_of
 
 if TYPE_CHECKING:
     from odp.v1 import common_pb2, federated_pb2

@@ -15,7 +15,7 @@ from odp.models.local_training import LocalTraining, Reconstruction
 from odp.models.trained import model_of
 from odp.privacy.matrix.blt import MOST_BUFFERS
 from odp.privacy.matrix.participation import Participation
-from odp.protocol.aggregation.table import mode_of
+from odp.protocol.aggregation import mode_of
 
 if TYPE_CHECKING:
     from odp.algorithms.dense.grid import Grid

@@ -41,7 +41,7 @@ from odp.privacy.matrix.encoding import Encoder, EncoderMatrix
 from odp.privacy.matrix.participation import Participation
 from odp.privacy.matrix.stream import Stream
 from odp.privacy.matrix.tree import TreeMatrix
-from odp.protocol.aggregation.table import mode_of
+from odp.protocol.aggregation import mode_of
 from odp.v1 import common_pb2, federated_pb2
 
 MOST_BANDS = 512

@@ -363,7 +363,7 @@ class FederatedTraining(abc.ABC):
         self, definition: common_pb2.TaskDefinition, written: federated_pb2.FederatedTraining
     ) -> list[federated_pb2.DenseRounds]:
         from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS, Grid
-        from odp.protocol.aggregation.table import noise_sharers
+        from odp.protocol.aggregation import noise_sharers
         from odp.v1 import federated_pb2
 
         privacy, cohort = definition.privacy, definition.cohort

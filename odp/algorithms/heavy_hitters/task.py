@@ -25,7 +25,7 @@ from odp.algorithms.heavy_hitters.terms import LONGEST, check_alphabet
 from odp.algorithms.registry import part_of
 from odp.errors import ConfigurationError
 from odp.models.events import Events
-from odp.protocol.aggregation.table import DEFAULT
+from odp.protocol.aggregation import DEFAULT
 from odp.v1 import common_pb2, heavy_hitters_pb2
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from odp.errors import ConfigurationError
 from odp.models.computing_cost import SORTED_SECONDS
 from odp.models.events_query import EventsTerms
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
-from odp.protocol.aggregation.table import mode_of
+from odp.protocol.aggregation import mode_of
 from odp.v1 import common_pb2, heavy_hitters_pb2
 
 #: The number that ends a word.

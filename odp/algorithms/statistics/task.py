@@ -44,7 +44,7 @@ from odp.algorithms.statistics.parts import check_labels
 from odp.errors import ConfigurationError
 from odp.identity import normal
 from odp.models.events import Events, table_of
-from odp.protocol.aggregation.table import DEFAULT
+from odp.protocol.aggregation import DEFAULT
 from odp.v1 import common_pb2
 
 if TYPE_CHECKING:

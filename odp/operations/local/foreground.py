@@ -13,7 +13,7 @@ from odp._system.files.state_folder import state_errors, write_atomically
 from odp.errors import StateError
 from odp.transport import observing
 from odp.transport.running import Running
-from odp.transport.stopping import stop_event
+from odp.transport.sweeping import stop_event
 
 #: Objects of containers between two collections, and collections between two of the older ones.
 _COLLECTIONS = (5000, 20, 50)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from odp.algorithms.dense.rotated import RotatedGrid
 from odp.algorithms.federated.terms import Terms
 from odp.errors import ConfigurationError
-from odp.protocol.aggregation.table import mode_of
+from odp.protocol.aggregation import mode_of
 from odp.tasks.task import Task
 
 _CARRIED = ("fedavg", "dpsgd")

@@ -7,7 +7,7 @@
                                 <-    Started(sealed_keys), or a failure: these keys are not its own
     EnclaveStart()              ->    the host asks for new ones, where nothing else hangs on the old
                                 <-    Started(sealed_keys)
-    what the role needs         <->   a successor is told so here (``trusted_aggregator.enclave.taking_over``)
+    what the role needs         <->   a successor is told so here (``trusted_aggregator.enclave.hand_over``)
                                 <-    Ready, or a failure
 """
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from odp.errors import ConfigurationError
-from odp.protocol.aggregation.table import MODES, mode_of
+from odp.protocol.aggregation import MODES, mode_of
 from odp.v1.common_pb2 import CohortTerms
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +23,7 @@ NAMES = re.compile(r"secagg|\bMASKED\b|\bmasked\b|masked_|AGGREGATION_")
 
 #: Files and folders that name modes, and why.
 NAMED = {
-    "odp/protocol/aggregation/": "the table, and what a task says of each mode",
+    "odp/protocol/aggregation.py": "the table, and what a task says of each mode",
     "odp/crypto/": "the cryptography of the modes, and domains of what they sign",
     "odp/algorithms/dense/secagg.py": "the session of a round, which host and device make alike, and its noise",
     "odp/cli/device.py": "the roster of sessions",
@@ -31,7 +31,7 @@ NAMED = {
     "device_runtime/network/addresses.py": "the gRPC service of sessions",
     "device_runtime/network/services.py": "calls of that service",
     "device_runtime/round/": "what a device does in each mode",
-    "device_runtime/modes/": "the table of a device, and its halves",
+    "device_runtime/modes.py": "the table of a device, and its halves",
     "device_runtime/host/fleet.py": "seats devices in sessions",
     "device_runtime/store/schema.py": "a table on the disks of devices",
 }

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from odp.errors import ConfigurationError
-from odp.signed.broadcast.planner import DOWN_SECONDS_PER_BYTE, UP_SECONDS_PER_BYTE, TablePlan, plan_table, reasons
+from odp.signed.broadcast.config import DOWN_SECONDS_PER_BYTE, UP_SECONDS_PER_BYTE, TablePlan, plan_table, reasons
 
 #: (rows, bytes per row), and what ``python -m benchmarks distributor`` measured for 50 keys: bytes up, bytes down and
 #: seconds of all servers' processors (docs/partial-broadcast.md, section 7).

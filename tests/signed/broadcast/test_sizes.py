@@ -19,9 +19,8 @@ from odp.errors import ConfigurationError
 from odp.protocol.wire.encoding import number_of
 from odp.protocol.wire.model import ModelVersion, TableValues
 from odp.protocol.wire.tables import manifest_for, padded_keys, slices_from, table_bytes
-from odp.signed.broadcast.planner import plan
-from odp.signed.broadcast.sizes import MAX_KEYS_BYTES, MAX_MODEL_BYTES, MAX_SELECTED_BYTES, ServedSizes
-from odp.signed.broadcast.terms import MOST_PIR_KEYS
+from odp.signed.broadcast.config import plan
+from odp.signed.broadcast.terms import MAX_KEYS_BYTES, MAX_MODEL_BYTES, MAX_SELECTED_BYTES, MOST_PIR_KEYS, ServedSizes
 from odp.signed.task import check_definition, model_sha256, sign_manifest, sign_task, task_sha256
 from odp.transport import channel
 from odp.v1 import broadcast_pb2, common_pb2, distributor_pb2, encoding_pb2

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from odp.trust.enclave.policy import EnclavePolicy
-from trusted_aggregator.enclave.noise import noise_of
+from trusted_aggregator.enclave.core import noise_of
 
 
 def drawn(policy: EnclavePolicy, round: int) -> list[int]:

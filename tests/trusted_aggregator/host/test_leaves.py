@@ -18,11 +18,11 @@ from odp.transport.logs import Log
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, leaf_pb2
 from trusted_aggregator.boundary.interface import Refused
-from trusted_aggregator.host.leaf_service import LeafParts
+from trusted_aggregator.host.leaf_program import LeafParts
 from trusted_aggregator.host.leaves import TreeLeaves
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Contribution
-from trusted_aggregator.modes.tree.leaf_half import LeafHost
+from trusted_aggregator.modes.tree.host_half import LeafHost
 from trusted_aggregator.rounds.host_half import Submission
 
 _NUMBERS = itertools.count()

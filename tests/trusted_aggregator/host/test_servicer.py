@@ -15,7 +15,7 @@ from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.host import ingest
-from trusted_aggregator.host.idle_tasks import IDLE_DAYS
+from trusted_aggregator.host.config import IDLE_DAYS
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.state.population import Population
 from trusted_aggregator.state.records import population_key, release_key

@@ -32,8 +32,7 @@ from odp.v1 import aggregator_pb2
 from trusted_aggregator.boundary.interface import HostSum
 from trusted_aggregator.modes.enclave.accepted_set import AcceptedSet
 from trusted_aggregator.modes.enclave.sampling import Draw, FullParticipation
-from trusted_aggregator.rounds.admission import Admission
-from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Judged, Round, encoded
+from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Admission, Judged, Round, encoded
 from trusted_aggregator.state.sealed_state import HASH_BYTES, RoundNoise, RoundRecord
 
 #: Number of accepted payloads that are summed at once: enough for one matrix product, little memory.

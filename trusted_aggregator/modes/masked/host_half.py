@@ -18,8 +18,7 @@ from odp.v1 import aggregator_pb2
 from odp.v1.aggregator_enclave_pb2 import AskHostParts, ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import HostSum, Refused, Submit
-from trusted_aggregator.modes.enclave.host_half import EnclaveHost
-from trusted_aggregator.rounds.host_half import Key, Pause, Submission, Survivors
+from trusted_aggregator.rounds.host_half import EnclaveHost, Key, Pause, Submission, Survivors
 
 
 class Vectors(Protocol):

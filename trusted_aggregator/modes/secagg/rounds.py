@@ -37,13 +37,12 @@ from odp.transport.logs import Log, short
 from odp.transport.service import NotFound
 from odp.trust.enrolment.token_key import TokenKey
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator.boundary.interface import HostSum
-from trusted_aggregator.boundary.orders import ordered
+from trusted_aggregator.boundary.interface import HostSum, ordered
 from trusted_aggregator.modes.secagg.clients import Phase
 from trusted_aggregator.modes.secagg.journal import Journal, Parts
 from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, Pace, SessionLimits, session_bytes
 from trusted_aggregator.modes.secagg.session import LiveSession
-from trusted_aggregator.rounds.admission import key_of
+from trusted_aggregator.rounds.enclave_half import key_of
 from trusted_aggregator.rounds.host_half import Key, Survivors
 from trusted_aggregator.rounds.session_attempts import read_attempts, write_attempts
 

@@ -19,8 +19,8 @@ from odp.errors import ConfigurationError, PrivacyError
 from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress
 from odp.transport.channel import CHUNK_BYTES
+from odp.transport.fairness import address_of
 from odp.transport.logs import Log
-from odp.transport.peers import address_of
 from odp.transport.service import servicer
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2

@@ -15,7 +15,7 @@ from odp.algorithms.seam import Algorithm
 from odp.crypto.segments import is_large
 from odp.errors import ConfigurationError, ContributionRefused, Refusal
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.protocol.aggregation.table import DEFAULT
+from odp.protocol.aggregation import DEFAULT
 from odp.protocol.terms import FULL, Cohort, UserLevelDP
 from odp.research.simulation.fleet.device_data import DeviceData
 from odp.research.simulation.fleet.plan import Plan

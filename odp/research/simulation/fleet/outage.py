@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from odp.errors import ServiceError, ServiceUnavailable
-from odp.transport.backoff import pause_after
 from odp.transport.logs import Log
+from odp.transport.sweeping import pause_after
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 

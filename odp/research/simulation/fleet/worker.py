@@ -463,7 +463,7 @@ def _after(turn: Turn, seconds: float) -> tuple[float, float]:
 def main() -> None:
     """Runs the shard of a folder until it is done, or its parent is gone."""
     from odp.operations.local.foreground import parent_watch
-    from odp.transport.stopping import stop_event
+    from odp.transport.sweeping import stop_event
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--state", type=Path, required=True)

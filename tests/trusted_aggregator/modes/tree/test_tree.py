@@ -25,7 +25,7 @@ from odp.trust.enclave.platform import EmulatedPlatform
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, common_pb2, leaf_pb2
 from trusted_aggregator.modes.enclave.sampling import Draw
-from trusted_aggregator.modes.tree.parts import Piece
+from trusted_aggregator.modes.tree.enclave_half import Piece
 
 _NUMBERS = itertools.count()
 
