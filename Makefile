@@ -46,7 +46,7 @@ test test-all proof: export PYTHONDONTWRITEBYTECODE :=
 # Threads of BLAS in several workers would mostly wait for each other.
 test test-all proof test-keras: export OPENBLAS_NUM_THREADS := 1
 
-test: $(VENV)/dev ## Run the tests but for the long tail, in about 6 minutes (ARGS="-k name" picks some)
+test: $(VENV)/dev ## Run the tests that start no programs, and one for each party and mode (ARGS="-k name" picks some)
 	$(PYTEST) -m "not slow and not proof" $(ARGS)
 
 test-all: $(VENV)/dev ## Run all tests, as CI does; most of their time is that of programs
