@@ -38,7 +38,7 @@ from odp.errors import ServiceError
 from odp.models.example_columns import ExampleColumns
 from odp.models.examples import Examples
 from odp.models.features import Tensor
-from odp.models.litert.rows import inputs_of, targets_of
+from odp.models.litert.program import inputs_of, targets_of
 from odp.operations.local.processes import Child, Services
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.services.connection import connect

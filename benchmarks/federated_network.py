@@ -28,7 +28,7 @@ from odp.models.litert.keras_model import KerasModel
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.protocol.wire.model import ModelVersion, TableValues
 from odp.research.simulation.engine import noisy_release
-from odp.research.simulation.engines.population import population_of
+from odp.research.simulation.engines.seam import population_of
 from odp.tasks.task import Task
 
 _SIDE, _CHANNELS, _KINDS = 32, 3, 10

@@ -33,9 +33,8 @@ from odp.numerics import parallel
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.serving.difference import apply, difference
 from odp.serving.index_file import save_index
-from odp.serving.item_index import ItemIndex
-from odp.serving.quantised import bias_values, scale_values
-from odp.serving.scan import best, person_row
+from odp.serving.item_index import ItemIndex, bias_values, scale_values
+from odp.serving.ranking import best, person_row
 
 ITEMS = 1_000_000
 _SMALLER = (10_000, 100_000)

@@ -17,8 +17,7 @@ import numpy as np
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.serving.index_file import open_index
-from odp.serving.ranking import RERANKED, IndexedModel
-from odp.serving.scan import best
+from odp.serving.ranking import RERANKED, IndexedModel, best
 
 BEST = 20
 _MEGA, _MILLI = 1e6, 1e3

@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     from odp.research.simulation.tuning import Tuning, tune
     from odp.services.connection import Connection, connect
     from odp.signed.broadcast.config import Broadcast
-    from odp.tasks.count_usable import CountUsable
     from odp.tasks.file import load_task
-    from odp.tasks.task import Task
+    from odp.tasks.task import CountUsable, Task
 
 __version__ = "0.1.0"
 
@@ -76,7 +75,7 @@ _HOME = {
     "CompiledModel": "odp.models.litert.compiled_model",
     "Comparison": "odp.research.simulation.comparing",
     "Connection": "odp.services.connection",
-    "CountUsable": "odp.tasks.count_usable",
+    "CountUsable": "odp.tasks.task",
     "HeavyHitters": "odp.algorithms.heavy_hitters.task",
     "Histogram": "odp.algorithms.statistics.task",
     "ImplicitDPAM": "odp.algorithms.implicit.config",

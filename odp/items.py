@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from odp.algorithms.dpam.side_prior import side_prior
 from odp.algorithms.dpam.warm_start import warm_start
-from odp.models.item_files import load_items
-from odp.models.item_table import ItemTable
+from odp.models.item_files import ItemTable, load_items
 from odp.models.side_prior import SidePrior
 from odp.models.warm_start import WarmStart
 from odp.protocol.catalogues.catalogue import Catalogue
-from odp.serving.classifier import Classifier
-from odp.serving.classifier_export import export_classifier
+from odp.serving.classifier import Classifier, export_classifier
 from odp.serving.export import export_items
 from odp.serving.index_file import open_index
 from odp.serving.item_index import ItemIndex

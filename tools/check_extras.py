@@ -24,7 +24,7 @@ PROMISES = {
     "device": ("import nh3, psutil; print(nh3.clean('<b>x</b>'), psutil.cpu_count() > 0)"),
     "keyring": "import keyring; print(keyring.get_keyring().priority >= 0)",
     "fast": "import odp.numerics.tiles, threadpoolctl; print('compiled')",
-    "litert": "import odp.models.litert.inspection; from ai_edge_litert.interpreter import Interpreter; print('ran')",
+    "litert": "import odp.models.litert.runner; from ai_edge_litert.interpreter import Interpreter; print('ran')",
     "keras": "import tensorflow, ai_edge_litert, odp; print(odp.KerasModel.__name__)",
     "onnx": "import onnx; print(onnx.__version__)",
     "postgres": "import psycopg; print(psycopg.pq.version() > 0)",

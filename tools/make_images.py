@@ -243,7 +243,7 @@ def serving(work: Path, camera: Camera) -> None:
 def exposure(work: Path, camera: Camera) -> None:
     """exposure.png: what a model of MovieLens-1M recommends, and who gains."""
     from odp.research.simulation.record import read_record
-    from odp.research.simulation.report_exposure import draw
+    from odp.research.simulation.report import draw
     from odp.research.simulation.verdict import quality_of
 
     odp("simulate", "--data", "ml-1m", "--preset", "ml-1m", "--seed", "1", "--output", "exposure", folder=work)

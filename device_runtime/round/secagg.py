@@ -64,7 +64,7 @@ from odp.errors import (
     StateError,
 )
 from odp.numerics.arrays import Int64Array
-from odp.privacy.mechanisms.noise_source import NoiseSource
+from odp.privacy.mechanisms.discrete_gaussian import NoiseSource
 from odp.v1 import secagg_service_pb2 as wire
 
 _TOKEN_BYTES = 32

@@ -24,7 +24,7 @@ from device_runtime.round.secagg import Seat, Session, announced
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from odp.errors import Busy, EnrolmentError, OdpError, PrivacyError, ServiceUnavailable
-from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
+from odp.privacy.mechanisms.discrete_gaussian import NoiseSource, OperatingSystemNoise
 from odp.v1 import secagg_service_pb2 as wire
 
 #: Time for which calls to a host without an answer are retried.

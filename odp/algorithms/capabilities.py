@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from odp.algorithms.estimates import Estimate
     from odp.datasets.ratings import Ratings
-    from odp.models.item_table import IndexColumns, ItemColumns
+    from odp.models.item_files import IndexColumns, ItemColumns
     from odp.models.left_out import LeftOut
     from odp.models.rated_items import RatedItems
     from odp.models.warm_start import WarmStart

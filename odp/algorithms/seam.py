@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from odp.models.litert.trainer import Engine, ProgramTrainer
     from odp.privacy.local_charge import LocalCharge
     from odp.privacy.matrix.encoding import Encoder
-    from odp.privacy.matrix.participation import Participation
+    from odp.privacy.matrix.sensitivity import Participation
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def computing_on(name: str, address: str | None) -> Iterator[tuple[Engine, Worke
     if name == LOCAL:
         if address is not None:
             raise ConfigurationError("--address goes with --engine ray")
-        from odp.research.simulation.engines.local import LocalEngine
+        from odp.research.simulation.engines.seam import LocalEngine
 
         yield LocalEngine(), workers
         return

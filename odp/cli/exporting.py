@@ -42,7 +42,7 @@ def is_of_examples(definition: common_pb2.TaskDefinition) -> bool:
 def export_run(finished: RunResult, path: Path, data: NamedData, *, out: Console) -> None:
     """Writes the classifier of a simulation; or its items, with the data set's titles or ids as keys, else numbers."""
     from odp.datasets.catalogue import catalogue_keys
-    from odp.serving.classifier_export import export_classifier
+    from odp.serving.classifier import export_classifier
     from odp.serving.export import export_items
 
     if is_of_examples(finished.task.definition()):

@@ -217,8 +217,7 @@ def _train(
 
     from odp.algorithms.registry import starting_for
     from odp.datasets.catalogue import catalogue_keys
-    from odp.evaluation.comparison import spending_table
-    from odp.evaluation.spending import spending
+    from odp.evaluation.comparison import spending, spending_table
     from odp.models.left_out import left_out_in_words
     from odp.models.warm_start import WarmStart
     from odp.research.simulation.engine import RoundResult

@@ -278,8 +278,7 @@ def _counting(task: AnyTask, share: float) -> AnyTask:
     import dataclasses
 
     from odp.errors import ConfigurationError
-    from odp.tasks.count_usable import CountUsable
-    from odp.tasks.task import Task
+    from odp.tasks.task import CountUsable, Task
 
     if not isinstance(task, Task):
         raise ConfigurationError(
@@ -373,7 +372,7 @@ def export(
     With reference values in the state folder, the command checks that the attested aggregator signed the release.
     """
     from odp.cli.exporting import is_of_examples, keys_of, print_classifier
-    from odp.serving.classifier_export import released_classifier
+    from odp.serving.classifier import released_classifier
     from odp.serving.export import check_export, released_items
     from odp.signed.task import open_task
 

@@ -10,7 +10,7 @@ EASE         ridges 30, 100, 300, 1000, 3000, 10000
 item kNN     10, 30, 100 neighbours; shrinkage 3, 30
 ===========  ===========================================================================================
 
-Sources: ``ials.py``; Steck 2019 (arXiv 1905.03375) for EASE; Ferrari Dacrema, Cremonesi, Jannach 2019 for item kNN by
+Sources: ``als.py``; Steck 2019 (arXiv 1905.03375) for EASE; Ferrari Dacrema, Cremonesi, Jannach 2019 for item kNN by
 shrunk cosine, and for why references have to be tuned as well.
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import DataError
-from odp.evaluation.ials import ials, pairs, solve_rows
+from odp.evaluation.als import ials, pairs, solve_rows
 from odp.evaluation.ranking import Ranking, Scores, evaluate, factor_scores
 from odp.evaluation.trials import Settings, best
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array

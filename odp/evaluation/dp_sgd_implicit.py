@@ -16,7 +16,7 @@ Guarantee: user level (``zero_out_user``). The masses of a user are a vector of 
 ``clip`` long, the Gramian's at most ``clip sqrt(rank) / 4`` in Frobenius norm, all truncated toward zero onto a grid.
 Every user takes part in every step: no amplification is claimed, and all 1 + 2 T releases are charged.
 
-Source: as ``dp_sgd.py`` and ``ials.py``; the two releases of the gradient: Chien et al. 2021 (arXiv 2107.09802).
+Source: as ``dp_sgd.py`` and ``als.py``; the two releases of the gradient: Chien et al. 2021 (arXiv 2107.09802).
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from scipy import sparse
 
 from odp import _validate
 from odp.datasets.ratings import Ratings, Split
+from odp.evaluation.als import pairs, solve_rows
 from odp.evaluation.ceilings import Tuned, tuned_ranking
-from odp.evaluation.dp_sgd import DpSgd
-from odp.evaluation.ials import pairs, solve_rows
-from odp.evaluation.masses import cleaned, masses
+from odp.evaluation.dp_sgd import DpSgd, cleaned, masses
 from odp.evaluation.noise import RoundedNormals, noised
 from odp.evaluation.ranking import Scores, factor_scores
 from odp.evaluation.trials import Settings

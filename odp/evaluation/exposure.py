@@ -14,20 +14,37 @@ exposure by fifth      share of the places that items of a fifth by popularity h
 =====================  ==============================================================================================
 
 Source: Abdollahpouri et al. 2019 (the unfairness of popularity bias in recommendation) for the lift.
+
+Members of a population by their size, for diagnostics.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from odp import _validate
 from odp.datasets.ratings import Ratings
-from odp.evaluation.fifths import fifths
 from odp.evaluation.ranking import Scores, first_places
 from odp.numerics.arrays import Float64Array, Int64Array
+
+_BUCKETS = 5
+
+
+def fifths(sizes: Float64Array) -> Iterator[npt.NDArray[np.bool_]]:
+    """Members cut by size into at most five parts of about the same number, smallest first; equal sizes stay together.
+
+    Each part is a mask bool [len(sizes)]; none is empty.
+    """
+    edges = np.unique(np.quantile(sizes, np.linspace(0.0, 1.0, _BUCKETS + 1)))
+    place = np.searchsorted(edges[1:-1], sizes, side="left")
+    for number in np.unique(place):
+        yield place == number
+
 
 CUTOFF = 20
 MOST_USERS = 4096

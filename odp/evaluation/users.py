@@ -15,7 +15,7 @@ import numpy.typing as npt
 from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.datasets.ratings import Ratings
 from odp.privacy.events import Sampling
-from odp.privacy.matrix.participation import Participation
+from odp.privacy.matrix.sensitivity import Participation
 
 UInt64Array = npt.NDArray[np.uint64]
 Int64Array = npt.NDArray[np.int64]

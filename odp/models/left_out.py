@@ -3,6 +3,8 @@
 >>> test = LeftOut(2000, {"whose 'x' is not a number": 1176})
 >>> print(test.sentence("test examples"))
 of 824 of 2,000 test examples; left out: 1,176 whose 'x' is not a number
+
+What testing a model on examples gives.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
+
+from odp.numerics.arrays import Float64Array, Int64Array
 
 UNKNOWN = "unknown how many examples were usable"
 """Note on figures of devices: how many rows a person has, and of which kind, is private."""
@@ -85,3 +89,19 @@ def columns_of_run(left_out: Mapping[str, LeftOut]) -> dict[str, Any]:
     for part, rows in left_out.items():
         columns |= {f"{part}_used": rows.used, f"{part}_left_out": rows.count}
     return columns | {"left_out": left_out_in_words(left_out)} if columns else {}
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Of n examples. Numbers may be anything, NaN too: a network's are its program's word.
+
+    Attributes:
+      losses: float64 [n].
+      probabilities: of each class, float64 [n, classes], at least two; None where targets are numbers.
+      places: of each example's item among those that the person did not choose, int64 [n], 0 the best; None where
+        the model was not asked to rank. Then nothing else is computed, and ``losses`` is empty.
+    """
+
+    losses: Float64Array
+    probabilities: Float64Array | None = None
+    places: Int64Array | None = None

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from odp.datasets.examples import UsersExamples
     from odp.models.computing_cost import Product
     from odp.models.examples import ExamplesTerms
+    from odp.models.left_out import Tested
     from odp.models.local_training import LocalTraining
-    from odp.models.tested import Tested
     from odp.v1 import common_pb2
 
 

@@ -2,7 +2,7 @@
 
 All releases of a stream are one event (``events.StreamRelease``), charged in full before the first of them. Each later
 release of the stream is listed as covered: it adds nothing to epsilon, and only a ledger that holds the charge takes it
-(``ledger_streams.py``). No accountant takes a covered release, so none can be mistaken for a free event.
+(``ledger_state.py``). No accountant takes a covered release, so none can be mistaken for a free event.
 """
 
 from __future__ import annotations

@@ -36,8 +36,7 @@ import numpy.typing as npt
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import BoolArray, Int64Array
 from odp.serving.index_file import LARGEST_HEADER, Header, arrays_of, index_of, made, open_index, save_index
-from odp.serving.item_index import ItemIndex
-from odp.serving.item_keys import ItemKeys
+from odp.serving.item_index import ItemIndex, ItemKeys
 
 _MAGIC, _VERSION = b"odp-diff", 1
 _FIRST = struct.Struct("<8sII")

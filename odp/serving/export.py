@@ -14,8 +14,7 @@ import numpy as np
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import planned_charges
 from odp.errors import ConfigurationError
-from odp.models.item_files import check_ending, save
-from odp.models.item_table import ItemTable
+from odp.models.item_files import ItemTable, check_ending, save
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.models.warm_start import checked_keys
 from odp.privacy.adjacency import of_list

@@ -41,8 +41,7 @@ import numpy.typing as npt
 from odp._system.files.whole_file import write_whole
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array
-from odp.serving.item_index import MOST_ITEMS, MOST_RANK, ItemIndex
-from odp.serving.item_keys import MOST_BYTES, ItemKeys
+from odp.serving.item_index import MOST_BYTES, MOST_ITEMS, MOST_RANK, ItemIndex, ItemKeys
 
 _MAGIC, _VERSION = b"odp-indx", 1
 _FIRST = struct.Struct("<8sII")

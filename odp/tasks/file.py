@@ -40,8 +40,7 @@ from odp.numerics.archives import UNREADABLE, require_growth, unpacked_bytes
 from odp.protocol.catalogues.catalogue import Catalogue
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.broadcast.config import Broadcast
-from odp.tasks.count_usable import CountUsable
-from odp.tasks.task import Task
+from odp.tasks.task import CountUsable, Task
 
 _MODELS = {"matrix_factorization": MatrixFactorization, "glm": Glm}
 _TRAININGS = {

@@ -14,8 +14,7 @@ from odp.datasets import Ratings, random_split, synthetic_movielens
 from odp.errors import ConfigurationError
 from odp.evaluation.als import residuals, start_rows
 from odp.evaluation.baselines import user_mean_predictions
-from odp.evaluation.dp_sgd import _GRID, GRID, DpSgd, _clipped_gradients, dp_sgd, tuned_dp_sgd
-from odp.evaluation.masses import cleaned, masses
+from odp.evaluation.dp_sgd import _GRID, GRID, DpSgd, _clipped_gradients, cleaned, dp_sgd, masses, tuned_dp_sgd
 from odp.evaluation.trials import TRIALS, rmse
 from odp.privacy.accounting import epsilon
 

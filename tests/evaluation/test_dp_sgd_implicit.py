@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from odp.datasets import Ratings, random_split, synthetic_movielens
 from odp.errors import ConfigurationError
+from odp.evaluation.als import pairs, solve_rows
 from odp.evaluation.dp_sgd_implicit import (
     _GRID,
     _ROW_GRID,
@@ -21,7 +22,6 @@ from odp.evaluation.dp_sgd_implicit import (
     dp_sgd_implicit,
     tuned_dp_sgd_implicit,
 )
-from odp.evaluation.ials import pairs, solve_rows
 from odp.evaluation.ranking import evaluate, item_scores
 from odp.privacy.accounting import epsilon
 

@@ -9,7 +9,7 @@ import pytest
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.datasets import synthetic_movielens
-from odp.evaluation.spending import spending
+from odp.evaluation.comparison import spending
 from odp.privacy.accounting import epsilon
 from odp.research.simulation.presets import preset_task
 

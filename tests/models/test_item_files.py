@@ -17,8 +17,7 @@ from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalRows
 from odp.cli.main import app
 from odp.errors import ConfigurationError, DataError
-from odp.models.item_files import save
-from odp.models.item_table import ItemColumns, ItemTable
+from odp.models.item_files import ItemColumns, ItemTable, save
 from odp.protocol.wire.model import Slices
 from odp.research.simulation.presets import preset_task
 

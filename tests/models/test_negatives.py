@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odp.models.negatives import with_negatives
+from odp.models.rated_items import with_negatives
 
 ITEMS = 40
 

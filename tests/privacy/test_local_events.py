@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, StateError
-from odp.evaluation.spending import spending
+from odp.evaluation.comparison import spending
 from odp.privacy import accounting
 from odp.privacy.adjacency import Adjacency
 from odp.privacy.budget_check import rounds_possible

@@ -9,7 +9,7 @@ import pytest
 from mpmath.ctx_mp import MPContext
 from scipy import special
 
-from odp.privacy.normal_law import erfcx, ndtr
+from odp.privacy.accounting import erfcx, ndtr
 
 
 def test_the_scaled_tail_is_exact_to_fourteen_digits_everywhere():

@@ -17,14 +17,13 @@ from scipy.stats import chi2
 
 from odp.evaluation.noise import SeededNoise
 from odp.numerics.arrays import BoolArray, UInt64Array
-from odp.privacy.mechanisms import privunit_infinity, smooth_rounding, spherical_heights
+from odp.privacy.mechanisms import privunit, privunit_infinity, spherical_heights
 from odp.privacy.mechanisms.categorical import UnaryEncoding
-from odp.privacy.mechanisms.privunit import LARGEST_EPSILON, PrivUnit
+from odp.privacy.mechanisms.privunit import LARGEST_EPSILON, PrivUnit, round_smoothly
 from odp.privacy.mechanisms.privunit_infinity import CLOSENESS, PrivUnitInfinity
 from odp.privacy.mechanisms.random_source import WHOLE, RandomSource
 from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON as CATEGORIES_EPSILON
 from odp.privacy.mechanisms.randomized_response import RandomizedResponse
-from odp.privacy.mechanisms.smooth_rounding import round_smoothly
 
 #: Epsilons at which one uniform of 52 bits cut 7e-5, 20 %, 99.5 % and all of the reports, and larger ones.
 CUT = [(100, 32.0), (100, 40.0), (100, 46.0), (100, 100.0), (1000, 300.0), (100_000, LARGEST_EPSILON)]
@@ -147,14 +146,14 @@ def test_what_rounding_adds_to_epsilon_is_small_and_stated() -> None:
 
 
 def test_no_answer_is_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    quiet = smooth_rounding._add_noise
+    quiet = privunit._add_noise
 
     def loud(numbers: np.ndarray, words: UInt64Array, source: RandomSource) -> None:
         noise = np.zeros(len(numbers))
         quiet(noise, words, source)
         numbers += 200.0 * noise
 
-    monkeypatch.setattr(smooth_rounding, "_add_noise", loud)
+    monkeypatch.setattr(privunit, "_add_noise", loud)
     mechanism = PrivUnit.calibrated(50, 8.0)
     answers = mechanism.randomize(np.eye(50), source=RandomSource(SeededNoise(5)))
     norms = np.sqrt(np.square(answers).sum(axis=1)) / mechanism.scale
@@ -200,7 +199,7 @@ def test_r354_an_error_of_the_number_is_a_factor_of_every_probability() -> None:
 def test_noise_of_rounding_has_no_largest_number(zeros: int) -> None:
     words = np.array([0x0100, 0x0001], dtype=np.uint64)  # a byte of zeros for one of both coins, and heads at once
     noise = np.zeros(2)
-    smooth_rounding._add_noise(noise, words, Forced(coins=(), zeros=0))
+    privunit._add_noise(noise, words, Forced(coins=(), zeros=0))
     upper, lower = noise
     assert upper >= 8
     assert lower <= -8

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from odp.models.item_table import IndexColumns
+from odp.models.item_files import IndexColumns
 from odp.numerics.arrays import Float32Array
 from odp.serving.index_file import made
-from odp.serving.item_index import ItemIndex, packed
-from odp.serving.item_keys import ItemKeys
+from odp.serving.item_index import ItemIndex, ItemKeys, packed
 
 
 def index_of(

@@ -19,7 +19,7 @@ from odp.errors import ConfigurationError, DataError
 from odp.serving import apply, difference, open_index, save_index, update_file
 from odp.serving.difference import described
 from odp.serving.index_file import Header, arrays_of, made
-from odp.serving.item_keys import ItemKeys
+from odp.serving.item_index import ItemKeys
 
 OLD = random_index(60, 3)
 

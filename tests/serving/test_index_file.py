@@ -17,9 +17,9 @@ from serving.indexes import index_of, random_index
 
 import odp
 from odp.errors import ConfigurationError, DataError
-from odp.serving import index_file, item_keys
+from odp.serving import index_file, item_index
 from odp.serving.index_file import arrays_of, made, open_index, save_index
-from odp.serving.item_keys import ItemKeys
+from odp.serving.item_index import ItemKeys
 
 ITEMS, RANK = 37, 4
 
@@ -58,7 +58,7 @@ def test_keys_are_found_whatever_their_letters_and_the_blocks_they_lie_in(
 ) -> None:
     asked = [*wanted, *(keys[place % len(keys)] for place in picked)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(item_keys, "_COMPARED", compared)
+        patched.setattr(item_index, "_COMPARED", compared)
         found = ItemKeys.of(keys).places(asked)
     assert found.dtype == np.int64
     assert found.tolist() == [keys.index(key) if key in keys else -1 for key in asked]

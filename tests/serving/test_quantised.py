@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as extra
 
 from odp.errors import DataError
-from odp.serving.quantised import (
+from odp.serving.item_index import (
     LARGEST,
     STEPS,
     bias_values,

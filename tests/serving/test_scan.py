@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from serving.indexes import index_of, random_index
 
 from odp.errors import ConfigurationError
-from odp.serving import scan
-from odp.serving.item_index import ItemIndex
-from odp.serving.quantised import bias_values, scale_values
-from odp.serving.scan import best, person_row
+from odp.serving import ranking
+from odp.serving.item_index import ItemIndex, bias_values, scale_values
+from odp.serving.ranking import best, person_row
 
 
 def by_hand(index: ItemIndex, vector: np.ndarray) -> np.ndarray:
@@ -49,7 +48,7 @@ def test_the_scan_is_brute_force_in_exact_arithmetic(data: st.DataObject) -> Non
     everything = among == set(range(items))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_BLOCK", 16), ("_PRODUCT", 5), ("_FEWEST", 8)):
-            patch.setattr(scan, name, value)
+            patch.setattr(ranking, name, value)
         found = best(
             index, vector, k, excluded=np.array(list(excluded), dtype=np.int64), threads=data.draw(st.integers(1, 3)),
             candidates=None if everything else np.array(list(among), dtype=np.int64),

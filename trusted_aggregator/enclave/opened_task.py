@@ -13,7 +13,7 @@ from odp.privacy import accounting
 from odp.privacy.events import Sampling
 from odp.privacy.ledger_entry import Budget
 from odp.privacy.ledger_events import LedgerEvent
-from odp.privacy.matrix.participation import ParticipationRecord
+from odp.privacy.matrix.sensitivity import ParticipationRecord
 from odp.refusing import refusing
 from odp.signed.task import open_task, task_sha256
 from odp.v1 import common_pb2

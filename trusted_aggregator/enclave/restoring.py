@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from odp.crypto.hpke import HpkeKey
 from odp.errors import PrivacyError, StateError
-from odp.privacy.matrix.participation import ParticipationRecord
+from odp.privacy.matrix.sensitivity import ParticipationRecord
 from odp.trust.enclave.identity import EnclaveIdentity
 from trusted_aggregator.boundary.interface import Status, parse_order
 from trusted_aggregator.enclave.opened_task import OpenedTask

@@ -28,7 +28,7 @@ from odp.crypto import domains
 from odp.errors import PopulationFull, PrivacyError, StateError
 from odp.privacy.ledger_entry import ReleaseState
 from odp.privacy.matrix.encoding import Encoder
-from odp.privacy.matrix.participation import ParticipationRecord
+from odp.privacy.matrix.sensitivity import ParticipationRecord
 from odp.trust.enclave import sealing
 from odp.trust.enclave.identity import EnclaveIdentity
 from odp.v1 import hand_over_pb2

@@ -32,7 +32,7 @@ from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.events import Sampling
 from odp.privacy.matrix.encoding import Encoder
-from odp.privacy.matrix.participation import ParticipationRecord
+from odp.privacy.matrix.sensitivity import ParticipationRecord
 from odp.privacy.mechanisms import IntegerNoise
 from odp.signed.charter import Charter
 from odp.trust.enclave.policy import EnclavePolicy

@@ -33,8 +33,7 @@ from odp.crypto.secure_aggregation.ring import Ring
 from odp.crypto.secure_aggregation.terms import is_secagg
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Int64Array
-from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, DiscreteGaussian
-from odp.privacy.mechanisms.noise_source import NoiseSource
+from odp.privacy.mechanisms.discrete_gaussian import LARGEST_STD, DiscreteGaussian, NoiseSource
 from odp.v1 import common_pb2, secure_aggregation_pb2
 
 

@@ -25,7 +25,7 @@ from odp.protocol.wire.encoding import Encoding, encoding_of
 from odp.protocol.wire.model import ModelVersion
 
 if TYPE_CHECKING:
-    from odp.models.item_table import IndexColumns, ItemColumns
+    from odp.models.item_files import IndexColumns, ItemColumns
     from odp.models.rated_items import RatedItems
     from odp.models.warm_start import WarmStart
 
@@ -85,7 +85,7 @@ class TaskAlgorithm(Factorization):
         return RatedItems(items=terms.items, rank=terms.rank, low=terms.low, high=terms.high, centre=terms.centre)
 
     def item_columns(self, model: ModelVersion) -> ItemColumns:
-        from odp.models.item_table import ItemColumns
+        from odp.models.item_files import ItemColumns
 
         rows, terms = model.keyed.rows, self.terms()
         return ItemColumns(
@@ -94,7 +94,7 @@ class TaskAlgorithm(Factorization):
         )  # fmt: skip
 
     def index_columns(self, model: ModelVersion) -> IndexColumns:
-        from odp.models.item_table import IndexColumns
+        from odp.models.item_files import IndexColumns
 
         rows = model.keyed.rows
         return IndexColumns(rows[:, FACTOR_COLUMNS:], rows[:, BIAS_COLUMN], rows[:, TRUST_COLUMN])

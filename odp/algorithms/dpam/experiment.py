@@ -30,8 +30,7 @@ from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import ConfigurationError
 from odp.evaluation.baselines import dp_item_means, dp_item_user_bias_predictions, rmse, user_mean_predictions
-from odp.evaluation.exposure import CUTOFF, Exposure, exposure
-from odp.evaluation.fifths import fifths
+from odp.evaluation.exposure import CUTOFF, Exposure, exposure, fifths
 from odp.evaluation.ranking import item_scores
 from odp.evaluation.reliability import Reliability, reliability
 from odp.models.left_out import LeftOut

@@ -211,13 +211,13 @@ class DpamPopulation:
         """Fills ``out`` with what the block's users predict of ``wanted``; see ``userside.predictions``."""
         terms, ridges, variance = self._terms, _ridges(broadcast), self._terms.kernel_variance
         if model is not None:
-            from odp.algorithms.dpam import smooth_kernels
+            from odp.algorithms.dpam import kernels
 
             rank, row_ridge, bias_ridge = model.rank, float(ridges[0]), float(ridges[1])
 
             def users(part: tuple[int, int]) -> None:
                 (history_offsets, cut), (others, place) = block.part(*part), wanted.part(*part)
-                smooth_kernels.predict(
+                kernels.predict_smooth(
                     history_offsets, block.items[cut], block.values[cut].astype(np.float64), others,
                     wanted.items[place],
                     model.factors, rank, model.base, model.trust, row_ridge, bias_ridge, variance, out[place],

@@ -14,7 +14,7 @@ from odp.errors import ConfigurationError
 from odp.models.local_training import LocalTraining, Reconstruction
 from odp.models.trained import model_of
 from odp.privacy.matrix.blt import MOST_BUFFERS
-from odp.privacy.matrix.participation import Participation
+from odp.privacy.matrix.sensitivity import Participation
 from odp.protocol.aggregation import mode_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from odp.numerics.arrays import Float32Array
 from odp.protocol.wire.model import ModelVersion
 
 if TYPE_CHECKING:
-    from odp.models.item_table import IndexColumns, ItemColumns
+    from odp.models.item_files import IndexColumns, ItemColumns
     from odp.models.warm_start import WarmStart
 
 #: An index keeps a weight to this power in 8 bits: weights differ by orders of magnitude, and only their ratios count.
@@ -62,7 +62,7 @@ class TaskAlgorithm(Factorization):
     def item_columns(self, model: ModelVersion) -> ItemColumns:
         import numpy as np
 
-        from odp.models.item_table import ItemColumns
+        from odp.models.item_files import ItemColumns
 
         rows = model.keyed.rows
         none = np.zeros(len(rows), dtype=np.float32)
@@ -73,7 +73,7 @@ class TaskAlgorithm(Factorization):
     def index_columns(self, model: ModelVersion) -> IndexColumns:
         import numpy as np
 
-        from odp.models.item_table import IndexColumns
+        from odp.models.item_files import IndexColumns
 
         rows = model.keyed.rows
         trust = np.clip(rows[:, WEIGHT_COLUMN], 0.0, 1.0) ** _TRUST_EXPONENT

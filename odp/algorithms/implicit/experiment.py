@@ -34,8 +34,7 @@ from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
 from odp.algorithms.implicit.population import ImplicitPopulation, item_rows
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.evaluation.ceilings import tuned_ials
-from odp.evaluation.exposure import MOST_USERS, Exposure, exposure
-from odp.evaluation.fifths import fifths
+from odp.evaluation.exposure import MOST_USERS, Exposure, exposure, fifths
 from odp.evaluation.noise import SeededNoise, noised
 from odp.evaluation.ranking import (
     Ranking,

@@ -20,7 +20,7 @@ from odp.algorithms.model_evaluation.terms import Scalar, Terms
 from odp.algorithms.seam import LocalData
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import ConfigurationError
-from odp.models.tested import Tested
+from odp.models.left_out import Tested
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 from odp.protocol.wire.model import Slices
 

@@ -36,8 +36,7 @@ from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.errors import ConfigurationError
 from odp.models.examples import ExamplesTerms
 from odp.models.local_training import MOST_EXAMPLES, ROWS_PER_EXAMPLE, LocalTraining
-from odp.models.negatives import CHOSEN
-from odp.models.rated_items import RatedItems
+from odp.models.rated_items import CHOSEN, RatedItems
 from odp.models.trained import TestedModel, tested_model_of
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array
 from odp.v1 import common_pb2, model_evaluation_pb2

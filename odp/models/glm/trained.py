@@ -11,7 +11,7 @@ from odp.errors import ConfigurationError
 from odp.models.computing_cost import DRAW_SECONDS, Product
 from odp.models.features import Encoding
 from odp.models.glm.shape import Glm
-from odp.models.tested import Tested
+from odp.models.left_out import Tested
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 
 if TYPE_CHECKING:

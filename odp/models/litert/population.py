@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from odp._system.extras import require
 from odp.errors import DataError
-from odp.models.litert.program import Program
-from odp.models.litert.rows import inputs_of, targets_of
+from odp.models.litert.program import Program, inputs_of, targets_of
 from odp.models.litert.trainer import Engine, Measured, local_steps
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array

@@ -17,6 +17,8 @@ A batch has a fixed size, so that every tensor's size is known before anything i
 up with copies of its first example, and ``mask`` is 0 for them: they move nothing. Local parameters have a step size of
 their own, so that a device can train either kind of parameters while the other one stays. The proximal term is one of
 the shared parameters alone.
+
+Rows of examples, as the platform has them, as the arrays that a program takes.
 """
 
 from __future__ import annotations
@@ -304,3 +306,26 @@ def _checked_shape(name: str, shape: tuple[int, ...]) -> None:
         _validate.integer(low=1, high=MOST_NUMBERS, extent=extent)
     if math.prod(shape) > MOST_NUMBERS:
         raise ConfigurationError(f"Expected {name!r} to have at most {MOST_NUMBERS} numbers")
+
+
+def inputs_of(program: Program, features: npt.NDArray[np.generic]) -> list[Array]:
+    """The arrays of the program's inputs, [n, ..] each, of rows [n, numbers of all inputs].
+
+    An input of whole numbers gets the nearest ones.
+    """
+    arrays, begin = [], 0
+    for spec in program.features:
+        part = features[:, begin : begin + spec.size].reshape(-1, *spec.shape)
+        arrays.append(_as_dtype(part, spec.dtype))
+        begin += spec.size
+    return arrays
+
+
+def targets_of(program: Program, targets: Float32Array) -> Array:
+    """The array of the program's target, [n, ..], of targets float32 [n]."""
+    return _as_dtype(targets.reshape(-1, *program.target.shape), program.target.dtype)
+
+
+def _as_dtype(values: npt.NDArray[Any], dtype: str) -> Array:
+    whole = np.rint(values) if dtype == "int32" else values
+    return np.ascontiguousarray(whole, dtype=dtype)

@@ -19,11 +19,10 @@ import numpy.typing as npt
 from odp.errors import ConfigurationError, StateError
 from odp.models.computing_cost import DRAW_SECONDS, SORTED_SECONDS, Product
 from odp.models.features import Tensor
-from odp.models.litert.program import LOGITS, Program
-from odp.models.litert.rows import inputs_of, targets_of
+from odp.models.left_out import Tested
+from odp.models.litert.program import LOGITS, Program, inputs_of, targets_of
 from odp.models.litert.trainer import MOST_MEMORY, Engine, Measured, ProgramTrainer, local_steps, memory_needed
 from odp.models.local_training import LocalTraining
-from odp.models.tested import Tested
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import federated_pb2
 

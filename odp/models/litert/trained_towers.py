@@ -1,6 +1,6 @@
 """Two encoders whose vectors meet in a score, as federated training sees them: a network whose last input is an item.
 
-Devices draw items that the person has not, where the task asks for them (``odp.models.negatives``).
+Devices draw items that the person has not, where the task asks for them (``odp.models.rated_items``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odp.models.litert.program import Program
 from odp.models.litert.trained import TrainedNetwork
 from odp.models.litert.trainer import ProgramTrainer
 from odp.models.local_training import LocalTraining
-from odp.models.negatives import with_negatives
+from odp.models.rated_items import with_negatives
 from odp.numerics.arrays import Float32Array
 from odp.v1 import federated_pb2
 

@@ -20,7 +20,7 @@ _FILTERS = {
 def multiplications(program: Program) -> int:
     """Of convolutions and products of matrices, to predict one example.
 
-    The program is one that ``odp.models.litert.inspection.check`` accepts.
+    The program is one that ``odp.models.litert.runner.check`` accepts.
     """
     model = schema.Model.GetRootAs(program.flatbuffer, 0)
     signatures = (model.SignatureDefs(place) for place in range(model.SignatureDefsLength()))

@@ -22,7 +22,7 @@ from odp import _validate
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.matrix import encoding, sensitivity
-from odp.privacy.matrix.participation import MOST_ROUNDS, Participation
+from odp.privacy.matrix.sensitivity import MOST_ROUNDS, Participation
 
 DEFAULT_BITS = 10
 

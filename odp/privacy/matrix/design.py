@@ -45,7 +45,7 @@ from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array
 from odp.privacy.matrix.banded import DEFAULT_BITS, BandedMatrix
 from odp.privacy.matrix.blt import MOST_BUFFERS, BufferedMatrix, inverse_coefficients, toeplitz_sensitivity
-from odp.privacy.matrix.participation import MOST_ROUNDS, Participation
+from odp.privacy.matrix.sensitivity import MOST_ROUNDS, Participation
 
 MOST_DENSE_ROUNDS = 2048
 _MOST_STEPS = 500

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from odp import _validate
 from odp.errors import DataError, StateError
 from odp.numerics.arrays import Float64Array, Int64Array
-from odp.privacy.matrix.participation import Participation
+from odp.privacy.matrix.sensitivity import Participation
 
 MOST_BITS = 40
 MOST_SIZE = 2**26

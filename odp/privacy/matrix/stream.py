@@ -24,7 +24,7 @@ from odp.privacy.adjacency import Adjacency
 from odp.privacy.events import StreamRelease
 from odp.privacy.matrix import encoding
 from odp.privacy.matrix.encoding import EncoderMatrix
-from odp.privacy.matrix.participation import Participation
+from odp.privacy.matrix.sensitivity import Participation
 from odp.privacy.mechanisms.rounded_gaussian import MAX_RATIO, MIN_RATIO
 
 

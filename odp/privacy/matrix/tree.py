@@ -19,7 +19,7 @@ import numpy.typing as npt
 from odp import _validate
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.matrix import encoding, sensitivity
-from odp.privacy.matrix.participation import MOST_ROUNDS, Participation
+from odp.privacy.matrix.sensitivity import MOST_ROUNDS, Participation
 
 
 class TreeMatrix:

@@ -8,9 +8,8 @@ from odp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from odp.privacy.mechanisms.categorical import UnaryEncoding
-    from odp.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
+    from odp.privacy.mechanisms.discrete_gaussian import DiscreteGaussian, NoiseSource, OperatingSystemNoise
     from odp.privacy.mechanisms.local_means import GaussianMean, LaplaceMean
-    from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
     from odp.privacy.mechanisms.random_source import RandomSource
     from odp.privacy.mechanisms.randomized_response import RandomizedResponse
     from odp.privacy.mechanisms.rounded_gaussian import ADDED_DELTA, GaussianNoise, IntegerNoise, RoundedGaussian
@@ -46,8 +45,8 @@ __getattr__, __dir__ = lazy_names(
         "GridScalar": "odp.privacy.mechanisms.scalar",
         "IntegerNoise": "odp.privacy.mechanisms.rounded_gaussian",
         "LaplaceMean": "odp.privacy.mechanisms.local_means",
-        "NoiseSource": "odp.privacy.mechanisms.noise_source",
-        "OperatingSystemNoise": "odp.privacy.mechanisms.noise_source",
+        "NoiseSource": "odp.privacy.mechanisms.discrete_gaussian",
+        "OperatingSystemNoise": "odp.privacy.mechanisms.discrete_gaussian",
         "RandomSource": "odp.privacy.mechanisms.random_source",
         "RandomizedResponse": "odp.privacy.mechanisms.randomized_response",
         "RoundedGaussian": "odp.privacy.mechanisms.rounded_gaussian",

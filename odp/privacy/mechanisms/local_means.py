@@ -29,7 +29,7 @@ import numpy as np
 from odp import _validate
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array, Int64Array
-from odp.privacy.mechanisms import discrete_gaussian, index_bytes
+from odp.privacy.mechanisms import discrete_gaussian, randomized_response
 from odp.privacy.mechanisms.random_source import LAPLACE_CLOSENESS, RandomSource
 from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON, SMALLEST_EPSILON
 from odp.privacy.mechanisms.scalar import check_range, in_range
@@ -108,7 +108,7 @@ class _Noisy:
 
     def to_bytes(self, answers: Int64Array) -> bytes:
         """Answers as they are sent, each in the bytes that the largest one needs."""
-        return index_bytes.to_bytes(np.asarray(answers) + self._margin, self._answers)
+        return randomized_response.to_bytes(np.asarray(answers) + self._margin, self._answers)
 
     def from_bytes(self, data: bytes) -> Int64Array:
         """Answers that were sent, int64 [n].
@@ -116,7 +116,7 @@ class _Noisy:
         Raises:
           DataError: ``data`` is not of whole answers, or one is beyond what the mechanism sends.
         """
-        return index_bytes.from_bytes(data, self._answers) - self._margin
+        return randomized_response.from_bytes(data, self._answers) - self._margin
 
     @property
     def _answers(self) -> int:

@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from odp import _validate
 from odp.errors import PrivacyError
 from odp.numerics.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
-from odp.privacy.mechanisms.noise_source import NoiseSource, OperatingSystemNoise
+from odp.privacy.mechanisms.discrete_gaussian import NoiseSource, OperatingSystemNoise
 
 #: In units of which a probability is given to ``coins``.
 WHOLE = 1 << 64

@@ -16,6 +16,8 @@ which is (epsilon, 0)-*local* differential privacy: no party but the device hold
 
 Sources: Kairouz, Bonawitz, Ramage 2016, "Discrete distribution estimation under local privacy", section 3 (k-RR), with
 q = k / (k - 1 + exp(epsilon)); Warner 1965, "Randomized response" (two choices).
+
+Integers below a public limit as bytes of a fixed width: the size of a report depends on nothing that it says.
 """
 
 from __future__ import annotations
@@ -30,9 +32,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from odp import _validate
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float64Array, Int64Array
-from odp.privacy.mechanisms import index_bytes
 
 if TYPE_CHECKING:
     from odp.privacy.mechanisms.random_source import RandomSource
@@ -167,7 +168,7 @@ class RandomizedResponse:
         Raises:
           ConfigurationError: an answer is no choice.
         """
-        return index_bytes.to_bytes(categories(answers, self.choices), self.choices)
+        return to_bytes(categories(answers, self.choices), self.choices)
 
     def from_bytes(self, data: bytes) -> Int64Array:
         """Answers that were sent, int64 [n].
@@ -175,7 +176,7 @@ class RandomizedResponse:
         Raises:
           DataError: ``data`` is not of whole answers, or one is no choice.
         """
-        return index_bytes.from_bytes(data, self.choices)
+        return from_bytes(data, self.choices)
 
 
 def rounded_up(ratio: Fraction) -> float:
@@ -217,3 +218,38 @@ def _below(high: int, random_bits: Callable[[int], int]) -> int:
         value = random_bits(bits)
         if value < high:
             return value
+
+
+MOST = 2**62
+
+
+def width(limit: int) -> int:
+    """Bytes of an integer from 0 to ``limit`` - 1: the fewest that hold the largest, 1 at least.
+
+    Raises:
+      ConfigurationError: ``limit`` is not a whole number from 1 to 2^62.
+    """
+    _validate.integer(low=1, high=MOST, limit=limit)
+    return max(1, -(-(limit - 1).bit_length() // 8))
+
+
+def to_bytes(values: Int64Array, limit: int) -> bytes:
+    """``values``, int64 [n] from 0 to ``limit`` - 1, little-endian in ``width(limit)`` bytes each."""
+    return values.astype("<i8").view(np.uint8).reshape(-1, 8)[:, : width(limit)].tobytes()
+
+
+def from_bytes(data: bytes, limit: int) -> Int64Array:
+    """What ``to_bytes`` wrote, int64 [n].
+
+    Raises:
+      DataError: ``data`` has part of an integer, or one that is not below ``limit``.
+    """
+    size = width(limit)
+    if len(data) % size:
+        raise DataError(f"Expected reports of {size} bytes each (got {len(data)} bytes)")
+    wide = np.zeros((len(data) // size, 8), dtype=np.uint8)
+    wide[:, :size] = np.frombuffer(data, dtype=np.uint8).reshape(-1, size)
+    indices = wide.view("<i8").reshape(-1).astype(np.int64, copy=False)
+    if indices.size and not indices.max() < limit:
+        raise DataError(f"Expected every report to be below {limit} (got {indices.max()})")
+    return indices

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from odp import _validate
 from odp.errors import PrivacyError
-from odp.privacy.mechanisms.noise_source import NoiseSource, deferred
+from odp.privacy.mechanisms.discrete_gaussian import NoiseSource, deferred
 
 if TYPE_CHECKING:
     from mpmath.ctx_mp import MPContext

@@ -1,4 +1,7 @@
-"""Simulates a question on one machine: every user's vector, their sum, the noise, and the exact sum beside it."""
+"""Simulates a question on one machine: every user's vector, their sum, the noise, and the exact sum beside it.
+
+Simulates a question of several rounds on one machine: each round's counts follow from the releases before it.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from odp.algorithms.capabilities import Answers, RandomizedInquiry
+import numpy as np
+
+from odp.algorithms.capabilities import Answers, Diagnosed, RandomizedInquiry
 from odp.algorithms.choices import Question
 from odp.algorithms.declared import SharedNoiseSum
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.secagg import sum_of_shares
 from odp.algorithms.registry import inquiry_for, training_of
-from odp.algorithms.release import charges_of, draw_noise, to_values
+from odp.algorithms.release import charges_of, draw_noise, round_charges, to_values
+from odp.algorithms.seam import NoisyTensors
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.texts import UsersTexts
 from odp.errors import ConfigurationError, DataError
 from odp.evaluation.noise import NoNoise, SeededNoise
-from odp.evaluation.users import user_seeds
+from odp.evaluation.users import UInt64Array, user_seeds
 from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
@@ -216,3 +222,66 @@ def require_answer_options(kind: str, **options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise ConfigurationError(f"Expected no {name} with {kind}: there is one round and no model")
+
+
+def simulate_search(
+    task: Question, algorithm: Diagnosed, population: object, *, seed: int, noise: bool | IntegerNoise
+) -> AnswersRun:
+    """Asks every user of ``population`` in every round; arguments as in ``odp.simulate``.
+
+    Raises:
+      ConfigurationError: the population has no texts.
+      DataError: there are no users, or more than a round takes.
+      PrivacyError: delta is no guarantee at this number of users.
+    """
+    started = time.perf_counter()
+    if not isinstance(population, UsersTexts):
+        raise ConfigurationError(
+            f"Expected odp.data.UsersTexts with odp.{type(task).__name__}, got a {type(population).__name__}"
+        )
+    most = algorithm.query(0).maximum
+    if not 0 < population.n_users <= most:
+        raise DataError(
+            f"Expected 1 to {most} users, as the cohort's goal allows (got {population.n_users}); "
+            "set the goal to the users of the data set"
+        )
+    check_delta_for(task.privacy.delta, population.n_users)
+    silent = noise is False or isinstance(noise, NoNoise)
+    source = noise if not isinstance(noise, bool) else GaussianNoise(SeededNoise(seed), compiled=True)
+    if silent:
+        source = NoNoise()
+    seeds = user_seeds(population, seed)
+    charges: tuple[Event, ...] = ()
+    if not silent:
+        rounds = range(len(algorithm.planned_releases()))
+        charges = tuple(event for number in rounds for event in round_charges(algorithm.query(number), None))
+    epsilon = math.inf if silent else epsilon_of(list(charges), delta=task.privacy.delta)
+    exact = _answers(algorithm, population, seeds, NoNoise(), epsilon=math.inf)
+    results = exact if silent else _answers(algorithm, population, seeds, source, epsilon=epsilon)
+    return AnswersRun(
+        task=task,
+        results=results,
+        exact=exact,
+        epsilon=epsilon,
+        delta=task.privacy.delta,
+        charges=charges,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _answers(
+    algorithm: Diagnosed, population: UsersTexts, seeds: UInt64Array, source: IntegerNoise, *, epsilon: float
+) -> Answers:
+    server, users = algorithm.server(), algorithm.population()
+    state = server.start()
+    releases: list[NoisyTensors] = []
+    for number in range(server.rounds):
+        query = algorithm.query(number)
+        sums = users.contribute(server.broadcast(state), population, round=number, seeds=seeds)
+        tensors = {
+            release.name: to_values(release, np.asarray(sums[release.name]) + draw_noise(release, source))
+            for release in query.releases
+        }
+        releases.append(NoisyTensors(number, tensors, population.n_users))
+        state = server.step(state, releases[-1])
+    return algorithm.diagnosed(releases, epsilon=epsilon)

@@ -37,8 +37,7 @@ from odp.errors import ConfigurationError, DataError
 from odp.evaluation.trials import Outcome, Settings
 from odp.pictures import page, style
 from odp.research.simulation.engine import check_population
-from odp.research.simulation.engines.local import LocalEngine
-from odp.research.simulation.engines.seam import Engine
+from odp.research.simulation.engines.seam import Engine, LocalEngine
 from odp.research.simulation.inputs import ONE_PERMUTATION, SIMULATION
 from odp.research.simulation.methods import Contest, Method, Metric, contest_for
 from odp.research.simulation.presets import preset_task

@@ -53,9 +53,8 @@ from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.protocol.terms import check_delta_for
 from odp.protocol.wire.model import ModelVersion
 from odp.research.simulation import personal
-from odp.research.simulation.checkpoint import Checkpoint, Place, run_identity
-from odp.research.simulation.engines.local import LocalEngine
-from odp.research.simulation.engines.seam import Engine, current
+from odp.research.simulation.answers import simulate_search
+from odp.research.simulation.engines.seam import Engine, LocalEngine, current
 from odp.research.simulation.inputs import (
     SIMULATION,
     check_rank,
@@ -64,11 +63,10 @@ from odp.research.simulation.inputs import (
     require_scale,
     run_in_words,
 )
+from odp.research.simulation.record import NoisyTotals, noisy_totals
+from odp.research.simulation.rounds import Checkpoint, Place, restored_round, run_identity, saved_round
 from odp.research.simulation.rounds import RoundResult as RoundResult
-from odp.research.simulation.rounds import restored_round, saved_round
-from odp.research.simulation.searches import simulate_search
 from odp.research.simulation.streams import SimulatedStream, participation_of
-from odp.research.simulation.totals import NoisyTotals, noisy_totals
 from odp.serving.classifier import Classifier
 from odp.tasks.task import Task
 

@@ -1,6 +1,8 @@
 """A finished run as one JSON value, ``run.json``: settings, rounds, charges, diagnostics, versions; no ratings.
 
 ``odp simulate --output`` and ``odp demo`` write it, ``odp report`` reads it.
+
+Totals of the releases of a run: post-processing, so they cost no privacy.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,17 +24,62 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from odp._system.files.state_folder import write_atomically
+from odp.algorithms.declared import NoisySum
 from odp.algorithms.experiment import Diagnostics, Metrics
+from odp.algorithms.seam import NoisyTensors
 from odp.datasets.examples import ExamplesSplit
 from odp.datasets.ratings import Split
 from odp.errors import DataError
+from odp.evaluation.comparison import spending
 from odp.evaluation.ranking import Ranking
-from odp.evaluation.spending import spending
 from odp.models.left_out import LeftOut
 from odp.privacy.events import Event
 from odp.protocol.catalogues.catalogue import Catalogue
-from odp.research.simulation.totals import NoisyTotals
 from odp.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class NoisyTotals:
+    """Totals of one released tensor.
+
+    Attributes:
+      round, name: of the release.
+      total: sum of the tensor's first column over all items, in data units (how much was counted or weighed).
+      std: of the noise in that sum.
+      mean_square_row: mean of the users' squared row norms, weighted as in the sums; near ``row_clip`` squared most
+        rows were clipped. Only of Gram matrices; None elsewhere.
+    """
+
+    round: int
+    name: str
+    total: float
+    std: float
+    mean_square_row: float | None
+
+
+def noisy_totals(tensors: NoisyTensors, releases: tuple[NoisySum, ...]) -> tuple[NoisyTotals, ...]:
+    """Sums of a round's releases: post-processing, so they cost no privacy."""
+    totals = []
+    for release in releases:
+        values = tensors.tensors[release.name].reshape(release.shape[0], -1)
+        first = float(values[:, 0].sum())
+        square = None
+        if release.name == "gram":
+            width = (math.isqrt(8 * values.shape[1] + 1) - 1) // 2
+            rows, columns = np.triu_indices(width)
+            diagonal = values[:, rows == columns].sum(axis=0)
+            square = float(diagonal[1:].sum() / diagonal[0]) if diagonal[0] > 0 else None
+        totals.append(
+            NoisyTotals(
+                round=tensors.round,
+                name=release.name,
+                total=first,
+                std=float(release.column_std[0]) * math.sqrt(release.shape[0]),
+                mean_square_row=square,
+            )
+        )
+    return tuple(totals)
+
 
 FORMAT = "odp-run-1"
 _NAME = "run.json"

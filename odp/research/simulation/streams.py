@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from odp.algorithms.seam import Algorithm, Query, StreamQuery
 from odp.numerics.arrays import Int64Array
 from odp.privacy.matrix.encoding import Encoder
-from odp.privacy.matrix.participation import Participation
+from odp.privacy.matrix.sensitivity import Participation
 
 
 class SimulatedStream:

@@ -45,8 +45,7 @@ from odp.privacy.accounting import mu_for
 from odp.privacy.events import Event, GaussianRelease, adjacency_of
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.research.simulation.engine import RunResult, simulate
-from odp.research.simulation.engines.local import LocalEngine
-from odp.research.simulation.engines.seam import Engine
+from odp.research.simulation.engines.seam import Engine, LocalEngine
 from odp.research.simulation.presets import preset_task
 from odp.research.simulation.result_tables import html_table, text_table, write_csv, write_page
 from odp.tasks.task import Task

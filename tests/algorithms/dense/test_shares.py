@@ -18,8 +18,7 @@ from odp.crypto.secure_aggregation.session import Configuration
 from odp.errors import ConfigurationError, Refusal
 from odp.evaluation.noise import SeededNoise
 from odp.privacy.mechanisms import DiscreteGaussian
-from odp.privacy.mechanisms.discrete_gaussian import largest
-from odp.privacy.mechanisms.noise_source import OperatingSystemNoise
+from odp.privacy.mechanisms.discrete_gaussian import OperatingSystemNoise, largest
 
 GRID = Grid.chosen(size=4000, clip=1.0, noise_std=2.0, maximum=40, sharers=25)
 

@@ -11,7 +11,7 @@ from algorithms.tracing import traced, tracing
 from odp.algorithms.factorization import query as shared
 from odp.algorithms.factorization.codec import NO_ITEM, Contributions
 from odp.algorithms.implicit import codec, query
-from odp.algorithms.implicit.query import ImplicitQuery
+from odp.algorithms.implicit.query import ImplicitQuery, ObliviousImplicitSum
 from odp.algorithms.implicit.terms import Terms
 from odp.numerics import sorting_network as network
 from odp.v1 import common_pb2
@@ -41,7 +41,7 @@ def test_the_totals_are_those_of_the_direct_sums(define_implicit: Define, round:
     for payload in payloads:
         query.check(payload)
     direct, sums = query.new_sum(), query.new_sum(oblivious=True)
-    assert isinstance(sums, query.ObliviousImplicitSum)
+    assert isinstance(sums, ObliviousImplicitSum)
     direct.add(payloads)
     sums.add(payloads[:11])
     sums.add(payloads[11:])

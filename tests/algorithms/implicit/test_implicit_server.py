@@ -17,7 +17,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, StateError
-from odp.evaluation.ials import pairs
+from odp.evaluation.als import pairs
 from odp.v1 import common_pb2
 
 Define = Callable[..., common_pb2.TaskDefinition]

@@ -11,7 +11,7 @@ from device_runtime.person.limits import require_due
 from odp.errors import PrivacyError
 from odp.privacy.events import GaussianRelease, StreamRelease
 from odp.privacy.ledger_events import CoveredRelease
-from odp.privacy.matrix.participation import Participation, ParticipationRecord
+from odp.privacy.matrix.sensitivity import Participation, ParticipationRecord
 
 ROUNDS = 12
 

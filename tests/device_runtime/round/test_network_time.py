@@ -40,7 +40,7 @@ from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
 from odp.isolated import Handler
 from odp.models.litert.trained import network_message
-from odp.privacy.mechanisms.noise_source import OperatingSystemNoise
+from odp.privacy.mechanisms.discrete_gaussian import OperatingSystemNoise
 from odp.protocol.wire.model import Slices
 from odp.protocol.wire.tables import manifest_for
 from odp.signed.task import open_task, sign_manifest, sign_task, task_sha256

@@ -14,8 +14,8 @@ tf = pytest.importorskip("tensorflow", reason=_REASON)
 keras = pytest.importorskip("keras", reason=_REASON)
 
 from odp.errors import ConfigurationError  # noqa: E402
-from odp.models.litert.comparison import require_equal  # noqa: E402
 from odp.models.litert.compiler import compile_model, initial_vector  # noqa: E402
+from odp.models.litert.conversion import require_equal  # noqa: E402
 from odp.models.litert.runner import Runner  # noqa: E402
 from odp.models.litert.trainer import LocalSteps  # noqa: E402
 

@@ -16,10 +16,8 @@ import flatbuffers
 from ai_edge_litert import schema_py_generated as schema
 
 from odp.errors import ConfigurationError, DataError
-from odp.models.litert import inspection
-from odp.models.litert.inspection import check
 from odp.models.litert.program import Program
-from odp.models.litert.runner import ProgramFailed, Runner
+from odp.models.litert.runner import ProgramFailed, Runner, check
 from odp.models.local_training import LocalTraining
 
 from .compile_mlp import CLASSES, FEATURES, HIDDEN, stored
@@ -231,8 +229,8 @@ def test_operations_that_share_a_long_list_of_tensors_are_refused(
         )
         for graph in map(model.Subgraphs, range(model.SubgraphsLength()))
     )
-    monkeypatch.setattr(inspection, "MOST_OPERANDS", largest)
+    monkeypatch.setattr("odp.models.litert.runner.MOST_OPERANDS", largest)
     check(program)
-    monkeypatch.setattr(inspection, "MOST_OPERANDS", largest - 1)
+    monkeypatch.setattr("odp.models.litert.runner.MOST_OPERANDS", largest - 1)
     with pytest.raises(ConfigurationError, match=f"at most {largest - 1} tensors"):
         check(program)

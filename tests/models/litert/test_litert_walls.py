@@ -18,9 +18,8 @@ from device_runtime.isolated.host import Asked, Result
 from device_runtime.isolated.training import IsolatedTrainer
 from odp.errors import ConfigurationError, DataError
 from odp.models.litert import service
-from odp.models.litert.inspection import check
 from odp.models.litert.program import Program
-from odp.models.litert.runner import Runner
+from odp.models.litert.runner import Runner, check
 
 from . import hostile
 from .compile_mlp import CLASSES, FEATURES, stored

@@ -12,8 +12,7 @@ import pytest
 import odp
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.errors import ConfigurationError, StateError
-from odp.research.simulation.engines.parts import edges_of, parts_of, selected_of
-from odp.research.simulation.engines.ray_cluster import RayEngine
+from odp.research.simulation.engines.ray_cluster import RayEngine, edges_of, parts_of, selected_of
 from odp.research.simulation.engines.seam import using
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]

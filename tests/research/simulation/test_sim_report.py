@@ -23,9 +23,8 @@ from odp.errors import DataError
 from odp.evaluation.baselines import baselines, dp_item_means, dp_item_user_bias_predictions, rmse
 from odp.research.simulation.engine import RunResult, simulate
 from odp.research.simulation.presets import preset_task
-from odp.research.simulation.record import plain, read_record, run_record, write_record
+from odp.research.simulation.record import NoisyTotals, noisy_totals, plain, read_record, run_record, write_record
 from odp.research.simulation.report import render_html
-from odp.research.simulation.totals import NoisyTotals, noisy_totals
 
 DATA = synthetic_movielens(n_users=400, n_items=30, ratings_per_user=12)
 SPLIT = random_split(DATA, seed=1)

@@ -11,7 +11,7 @@ import odp
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.errors import DataError
 from odp.evaluation.users import due_users
-from odp.privacy.matrix.participation import Participation, ParticipationRecord
+from odp.privacy.matrix.sensitivity import Participation, ParticipationRecord
 from odp.research.simulation.engine import RoundResult
 
 USERS, ROUNDS, APART = 120, 9, 3

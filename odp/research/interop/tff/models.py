@@ -20,11 +20,9 @@ import tensorflow_federated as tff
 from odp import _validate
 from odp.errors import ConfigurationError
 from odp.models.litert.compiled_model import CompiledModel
-from odp.models.litert.conversion import converted
+from odp.models.litert.conversion import converted, with_builtin_gradients
 from odp.models.litert.functions import Functions
-from odp.models.litert.gradients import with_builtin_gradients
-from odp.models.litert.program import LOSS, MOST_BATCH, PREDICTION, TARGET, Parameter, Program, TensorSpec
-from odp.models.litert.rows import inputs_of
+from odp.models.litert.program import LOSS, MOST_BATCH, PREDICTION, TARGET, Parameter, Program, TensorSpec, inputs_of
 from odp.numerics.arrays import Float32Array
 
 # Loss over examples against the mean of their losses, in units of the latter.

@@ -5,18 +5,21 @@ once, because its sum is one object, however often it was made. Nothing but the 
 process.
 
 Source: Moritz et al. 2018, "Ray: a distributed framework for emerging AI applications" (lineage of objects).
+
+The users of a simulation in parts, each of which can go to another machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,11 +32,47 @@ from odp.errors import ConfigurationError, OdpError, StateError
 from odp.models.litert.keras_model import KerasModel
 from odp.numerics.arrays import Int64Array, UInt64Array
 from odp.protocol.wire.model import ModelVersion
-from odp.research.simulation.engines.parts import Part, edges_of, parts_of, selected_of
-from odp.research.simulation.engines.population import population_of
-from odp.research.simulation.engines.seam import Progress
+from odp.research.simulation.engines.seam import Progress, population_of
 from odp.tasks.task import Task
 from odp.transport.channel import parse_address
+
+
+class Part(NamedTuple):
+    """Consecutive users, and their seeds uint64."""
+
+    users: Ratings | UsersExamples
+    seeds: UInt64Array
+
+
+def edges_of(users: int, parts: int) -> Int64Array:
+    """The first user of each of at most ``parts`` parts of about one size, and the end; int64."""
+    return np.unique(np.linspace(0, users, min(parts, max(users, 1)) + 1).astype(np.int64))
+
+
+def parts_of(users: Ratings | UsersExamples, seeds: UInt64Array, edges: Int64Array) -> Iterator[Part]:
+    """The parts between ``edges``, one in memory at a time."""
+    for first, end in itertools.pairwise(edges):
+        some = users.select_users(np.arange(first, end))
+        yield Part(_own_rows(some) if isinstance(some, UsersExamples) else some, seeds[first:end])
+
+
+def selected_of(selected: Int64Array | None, edges: Int64Array) -> list[Int64Array | None]:
+    """For each part the users of ``selected`` (ascending), counted from its first; None for all of them."""
+    if selected is None:
+        return [None] * (len(edges) - 1)
+    bounds = np.searchsorted(selected, edges)
+    return [selected[start:end] - edges[number] for number, (start, end) in enumerate(itertools.pairwise(bounds))]
+
+
+def _own_rows(users: UsersExamples) -> UsersExamples:
+    """The same users with a table of their own rows alone: a part does not carry everybody's."""
+    rows, places = np.unique(users.rows, return_inverse=True)
+    features: Any = users.features[rows]
+    return UsersExamples(
+        np.ascontiguousarray(features), users.targets[rows], places.astype(np.int64).ravel(), users.offsets,
+        users.scale,
+    )  # fmt: skip
+
 
 _Key = TypeVar("_Key")
 _Result = TypeVar("_Result")

@@ -2,11 +2,15 @@
 
 Everything below a fault is the device runtime as it is, against real services over TLS. Every line of the log about a
 fault, or about what came of one, says ``injected=true``.
+
+How a host of a simulated fleet waits for services that do not answer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,12 +21,13 @@ from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.local_assignment import LocalWork
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.seam import Client, LocalData
-from odp.errors import ServiceUnavailable
+from odp.errors import ServiceError, ServiceUnavailable
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.protocol.wire.model import Slices
 from odp.research.simulation.fleet.journal import Journal
 from odp.research.simulation.fleet.plan import Act, Character, Point
+from odp.transport.backoff import pause_after
 from odp.transport.logs import Log
 from odp.v1 import aggregator_pb2, distributor_pb2, local_pb2, server_pb2
 
@@ -244,3 +249,36 @@ def work_of(turn: Turn, work: Work) -> Work:
 def _name(refusal: int) -> str:
     """Of an aggregator's answer; a replay that was counted again would be ``unspecified``."""
     return aggregator_pb2.Refusal.Name(refusal).removeprefix("REFUSAL_").lower()
+
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+
+class Outage:
+    """Services that do not answer: one line, growing pauses, and another line when they do.
+
+    Args:
+      most_seconds: after which they are given up.
+    """
+
+    def __init__(
+        self, log: Log, stop: threading.Event, *, most_seconds: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log, self._stop, self._most, self._monotonic = log, stop, most_seconds, monotonic
+        self._failures, self._since = 0, 0.0
+
+    def wait(self, error: ServiceUnavailable) -> None:
+        """Waits before the next attempt. Raises ServiceError after too long a time."""
+        if not self._failures:
+            self._since = self._monotonic()
+            self._log.warning("outage", reason=str(error))
+        elif self._monotonic() - self._since > self._most:
+            raise ServiceError(f"a service did not answer for {self._most:.0f} s: {error}") from error
+        self._failures += 1
+        self._stop.wait(pause_after(self._failures, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE))
+
+    def over(self) -> None:
+        """Notes an answer."""
+        if self._failures:
+            self._failures = 0
+            self._log.event("outage_over")

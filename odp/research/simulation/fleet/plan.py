@@ -4,14 +4,18 @@ In every round the same *number* of devices contributes, so that the number that
 except those that drop out of it, and except the malicious ones whose contributions an honest enclave refuses. Other
 devices drop out in each round; the malicious ones stay the same. Nothing here depends on time, on the number of
 processes or on the order in which anything happens.
+
+What one host of a simulated fleet is given, and what it tells of its progress.
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -180,3 +184,43 @@ class RandomBytes:
     def __call__(self, count: int) -> bytes:
         """The next ``count`` bytes."""
         return self._stream.update(bytes(count))
+
+
+TASK_FILE, PROGRESS_FILE = "task.json", "progress.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """What one host needs to know; ``first`` .. ``first + count - 1`` are its devices of ``devices``.
+
+    ``closed`` rounds are over since an earlier run; ``task`` is the task's id in hex.
+    """
+
+    scenario: str
+    folder: str
+    seed: int
+    devices: int
+    first: int
+    count: int
+    rounds: int
+    closed: int
+    behaviours: tuple[str, ...]
+    bad_byte: int
+    day: float
+    task: str
+    population: str
+    server: str
+    ca: str
+    reference_values: str
+    stores: str
+    wait_seconds: float
+
+
+def earlier(folder: Path, rounds: int) -> list[dict[str, float]]:
+    """What earlier runs of this host took in each round."""
+    nothing = {"seconds": 0.0, "processor_seconds": 0.0, "simulated_hours": 0.0}
+    try:
+        stored = json.loads((folder / PROGRESS_FILE).read_bytes())["rounds"]
+        return [{name: float(stored[number][name]) for name in nothing} for number in range(rounds)]
+    except (OSError, ValueError, TypeError, LookupError):
+        return [dict(nothing) for _ in range(rounds)]

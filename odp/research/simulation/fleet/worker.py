@@ -48,6 +48,7 @@ from odp.research.simulation.fleet.device_data import load_data
 from odp.research.simulation.fleet.faults import (
     AnswerLost,
     Died,
+    Outage,
     SimulatedServices,
     Turn,
     Vanished,
@@ -55,10 +56,8 @@ from odp.research.simulation.fleet.faults import (
     work_of,
 )
 from odp.research.simulation.fleet.journal import Journal
-from odp.research.simulation.fleet.outage import Outage
-from odp.research.simulation.fleet.plan import DAY, Plan
+from odp.research.simulation.fleet.plan import DAY, PROGRESS_FILE, TASK_FILE, Plan, Shard, earlier
 from odp.research.simulation.fleet.scenario import load_scenario
-from odp.research.simulation.fleet.shard import PROGRESS_FILE, TASK_FILE, Shard, earlier
 from odp.transport.logs import Log
 from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import server_pb2

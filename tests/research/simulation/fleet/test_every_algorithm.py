@@ -21,9 +21,9 @@ from odp.models.example_columns import ExampleColumns
 from odp.operations.local.processes import OPEN, Services
 from odp.research.simulation.fleet.device_data import load_data
 from odp.research.simulation.fleet.fleet_task import fleet_task
+from odp.research.simulation.fleet.plan import PROGRESS_FILE
 from odp.research.simulation.fleet.run import SCENARIO_FILE, shards_of
 from odp.research.simulation.fleet.scenario import load_scenario
-from odp.research.simulation.fleet.shard import PROGRESS_FILE
 from odp.research.simulation.fleet.worker import Worker
 from odp.services.connection import Connection, connect
 from odp.tasks.file import render_task

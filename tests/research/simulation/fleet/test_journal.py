@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from odp.errors import ServiceError, ServiceUnavailable, StateError
+from odp.research.simulation.fleet.faults import Outage
 from odp.research.simulation.fleet.journal import FILE, Journal
-from odp.research.simulation.fleet.outage import Outage
 from odp.transport.logs import Log
 
 
