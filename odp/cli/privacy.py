@@ -91,7 +91,7 @@ def plan(
     the population. Without --cohort and --probability, every device counts in every round.
     """
     from odp.errors import ConfigurationError
-    from odp.privacy.planning import Question, answer, render_plan
+    from odp.privacy.calibration import Question, answer, render_plan
 
     if task is not None:
         from odp.algorithms.choices import Question as RoundsQuestion

@@ -11,7 +11,7 @@ from odp.algorithms.task_plan import CLEAR, plan_of_task, render_task_plan
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import composition
 from odp.privacy.accounting import noise_multiplier_for
-from odp.privacy.planning import Question, answer, render_plan
+from odp.privacy.calibration import Question, answer, render_plan
 
 
 @pytest.fixture(autouse=True)

@@ -10,19 +10,276 @@ takes. Features help in two ways, and both reach items without ratings:
 
 Sources: Krichene et al. 2024 (arXiv 2310.15454) for the principle; Henderson 1975 (mixed models) for the weighting of
 the items by the precision of their own statistics; formulas derived here.
+
+Item rows from noisy right-hand sides: posterior means under a common prior covariance, which EM estimates.
+
+All of it is post-processing. What an item's statistics tell is summed up once as an information matrix H and vector h
+(:func:`_evidence`), so that a step of EM inverts no more than H plus the prior's precision. H depends on the prior
+through one number, the noise that the errors of the Gram matrix add, so it is renewed now and then.
+Source: Dempster, Laird, Rubin 1977 (EM); Efron and Morris 1973 (empirical Bayes shrinkage).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import estimation, posteriors
-from odp.algorithms.dpam.estimation import Grams
-from odp.algorithms.dpam.posteriors import Rows
+from odp.algorithms.dpam import estimation
+from odp.algorithms.dpam.estimation import Grams, each_block, machine_code, packed, unpacked
+from odp.numerics import parallel
 from odp.numerics.arrays import Float64Array
+
+_STEPS = 16
+_RENEWALS = (0, 1, 3, 6, 10)  # steps of EM before which the evidence is renewed
+_LAST_STEPS = 2
+# Items that the common covariance is estimated from: in the last steps, and before them.
+_MOST_FOR_COMMON = 1024
+_MOST_AT_FIRST = 512
+_PER_COLUMN = 16  # before the last steps, at least this many items per column
+_EVIDENCE_BLOCK = 64  # items per piece of work
+_BLOCK_ALONE = 128  # the same where nothing is summed up over them
+_FLOPS = 10.0  # per item and cube of the width
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Full item rows (bias, factors): posterior means and variances [m, 1 + d]; prior covariance of factors [d, d]."""
+
+    mean: Float64Array
+    variance: Float64Array
+    prior: Float64Array
+
+
+def posterior_rows(
+    targets: Float64Array,
+    gram: Grams,
+    weight: Float64Array,
+    start: Float64Array,
+    bias_variance: Float64Array,
+    *,
+    noise_std: float,
+    residual_variance: float,
+    ridge: float,
+) -> Rows:
+    """Full item rows: posterior mean of r ~ N(start, prior) given targets = gram r + noise.
+
+    The prior covariance of the bias is known per item; that of the factors is common, and estimated by EM.
+
+    Args:
+      targets: noisy right-hand sides [m, 1 + d].
+      gram: the items' Gram matrices [m, 1 + d, 1 + d].
+      weight: typical weight of one rating of the item [m]: turns ratings into units of the sums.
+      start: prior means [m, 1 + d].
+      bias_variance: prior variances of the biases [m].
+      noise_std: of ``targets``.
+      residual_variance: of one rating.
+      ridge: added to the factors' prior precision, in ratings.
+    """
+    width = targets.shape[1]
+    problem = _Problem(
+        packed=np.ascontiguousarray(gram.packed),
+        off=targets - products(gram.packed, start),
+        noise=noise_std**2 + gram.variance * (start**2).sum(axis=1),
+        noise_slope=gram.variance,
+        sampling=residual_variance * weight,
+        bias_variance=bias_variance,
+    )
+    identity = np.eye(width - 1)
+    common = 0.1 * residual_variance * np.linalg.inv(gram.common[1:, 1:] + 1e-3 * identity)
+    # Some items of every size estimate the common covariance roughly, and a thousand estimate it well.
+    at_first = max(_MOST_AT_FIRST, _PER_COLUMN * width)
+    few, many = (problem.every(-(-len(targets) // most)) for most in (at_first, _MOST_FOR_COMMON))
+
+    def precision() -> Float64Array:
+        return np.asarray(np.linalg.inv(common) + ridge / residual_variance * identity)
+
+    def moved(estimate: _Posterior) -> Float64Array:
+        off = estimate.mean[:, 1:]
+        return np.asarray((off.T @ off + estimate.covariance[1:, 1:]) / len(off) + 1e-9 * identity)
+
+    # BLAS on several threads would only wait for itself on small matrices.
+    with parallel.one_blas_thread(), ThreadPoolExecutor(parallel.processors()) as pool:
+        for step in range(_STEPS):
+            if step in _RENEWALS:
+                evidence = few.evidence(_trace_of_inverse(precision()), pool)
+            common = moved(_posterior(evidence, precision(), pool))
+        for _ in range(_LAST_STEPS):
+            common = moved(_solved(many, precision(), pool))
+        last = precision()
+        posterior = _solved(problem, last, pool, summed=False)
+    return Rows(mean=start + posterior.mean, variance=posterior.variance, prior=np.asarray(np.linalg.inv(last)))
+
+
+def products(triangles: Float64Array, vectors: Float64Array) -> Float64Array:
+    """Each packed symmetric matrix [m, w (w + 1) / 2] times its vector, [m, w]."""
+    size, width = vectors.shape
+    out = np.zeros((size, width))
+    code = machine_code(_FLOPS * size * width**3)
+
+    def multiply(block: slice) -> None:
+        if code is not None:
+            code.products(triangles[block], vectors[block], out[block])
+            return
+        some, here, block_vectors = triangles[block], out[block], vectors[block]
+        place = 0
+        for row in range(width):
+            run = some[:, place : place + width - row]
+            here[:, row] += np.einsum("kc,kc->k", run, block_vectors[:, row:])
+            here[:, row + 1 :] += run[:, 1:] * block_vectors[:, row, None]
+            place += width - row
+
+    each_block(multiply, size)
+    return out
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """The likelihood of items' rows: H packed [m, p], h [m, w], and the prior precision of their biases [m]."""
+
+    packed: Float64Array
+    right: Float64Array
+    bias_precision: Float64Array
+
+    def part(self, block: slice) -> _Evidence:
+        """That of some items."""
+        return _Evidence(self.packed[block], self.right[block], self.bias_precision[block])
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """b = A r + error per item: A packed [m, p], b = ``off`` [m, w].
+
+    The errors are N(0, (noise + slope trace(prior)) I + sampling A).
+    """
+
+    packed: Float64Array
+    off: Float64Array
+    noise: Float64Array
+    noise_slope: Float64Array
+    sampling: Float64Array
+    bias_variance: Float64Array
+
+    def every(self, stride: int) -> _Problem:
+        """Every ``stride``-th item by the size of its matrix, or the problem itself for a stride of 1."""
+        if stride == 1:
+            return self
+        chosen = np.sort(np.argsort(self.packed[:, 0], kind="stable")[stride // 2 :: stride])
+        return _Problem(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+    def evidence(self, trace: float, pool: ThreadPoolExecutor) -> _Evidence:
+        """H = A T^-1 A and h = A T^-1 b, T the errors' covariance under a prior of the factors of that trace."""
+        evidence = _Evidence(np.empty_like(self.packed), np.empty_like(self.off), self.bias_precision)
+        each_block(
+            lambda block: self.fill(evidence.part(block), block, trace), len(self.off), block=_EVIDENCE_BLOCK, pool=pool
+        )
+        return evidence
+
+    @property
+    def bias_precision(self) -> Float64Array:
+        """Prior precisions of the biases [m]."""
+        return 1.0 / np.maximum(self.bias_variance, 1e-12)
+
+    def part(self, block: slice, trace: float) -> _Evidence:
+        """The evidence of some items."""
+        evidence = _Evidence(
+            np.empty_like(self.packed[block]), np.empty_like(self.off[block]), self.bias_precision[block]
+        )
+        self.fill(evidence, block, trace)
+        return evidence
+
+    def fill(self, evidence: _Evidence, block: slice, trace: float) -> None:
+        """Writes the evidence of some items."""
+        matrices, off, sampling = self.packed[block], self.off[block], self.sampling[block]
+        width = off.shape[1]
+        diagonal = np.cumsum(np.concatenate(([0], np.arange(width, 1, -1))))
+        noise = self.noise[block] + self.noise_slope[block] * (self.bias_variance[block] + trace)
+        noise += 1e-12 + 1e-9 * sampling * matrices[:, diagonal].sum(axis=1) / width
+        code = machine_code(_FLOPS * len(self.off) * width**3)
+        if code is not None:
+            code.evidence(matrices, off, noise, sampling, evidence.packed, evidence.right)
+            return
+        full = unpacked(matrices, width)
+        error = sampling[:, None, None] * full + noise[:, None, None] * np.eye(width)
+        both = full @ np.linalg.solve(error, np.concatenate((full, off[:, :, None]), axis=2))
+        evidence.packed[:], evidence.right[:] = packed(both[:, :, :-1]), both[:, :, -1]
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    """Means and variances [m, w], and the sum of the posterior covariances [w, w]."""
+
+    mean: Float64Array
+    variance: Float64Array
+    covariance: Float64Array
+
+    @classmethod
+    def of(
+        cls, evidence: Callable[[slice], _Evidence], shape: tuple[int, int], precision: Float64Array,
+        pool: ThreadPoolExecutor, *, summed: bool,
+    ) -> _Posterior:  # fmt: skip
+        """Of r ~ N(0, prior) with the prior precision of the bias per item and the common one of the factors.
+
+        Without ``summed``, the sum of the covariances stays zero.
+        """
+        size, width = shape
+        mean, variance = np.empty(shape), np.empty(shape)
+
+        def solve(block: slice) -> Float64Array:
+            sums = np.zeros((width, width))
+            _solve(evidence(block), precision, size, mean[block], variance[block], sums, summed=summed)
+            return sums
+
+        # The sum does not depend on threads: it is over blocks in their order.
+        sums = each_block(solve, size, block=_EVIDENCE_BLOCK if summed else _BLOCK_ALONE, pool=pool)
+        return cls(mean, variance, np.sum(sums, axis=0) if summed else np.zeros((width, width)))
+
+
+def _posterior(evidence: _Evidence, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
+    """The posterior under that prior precision of the factors."""
+    return _Posterior.of(evidence.part, evidence.right.shape, precision, pool, summed=True)
+
+
+def _solved(problem: _Problem, precision: Float64Array, pool: ThreadPoolExecutor, *, summed: bool = True) -> _Posterior:
+    """The same, with evidence that is not kept."""
+    trace = _trace_of_inverse(precision)
+    return _Posterior.of(lambda block: problem.part(block, trace), problem.off.shape, precision, pool, summed=summed)
+
+
+def _solve(
+    evidence: _Evidence,
+    precision: Float64Array,
+    size: int,
+    mean: Float64Array,
+    variance: Float64Array,
+    sums: Float64Array,
+    *,
+    summed: bool,
+) -> None:
+    """Fills means, variances and, where asked for, sums of covariances of a block of ``size`` items in all."""
+    width = evidence.right.shape[1]
+    code = machine_code(_FLOPS * size * width**3)
+    if code is not None:
+        code.posterior(
+            evidence.packed, evidence.right, evidence.bias_precision, precision, mean, variance, sums, summed
+        )
+        return
+    full = unpacked(evidence.packed, width)
+    full[:, 0, 0] += evidence.bias_precision
+    full[:, 1:, 1:] += precision
+    covariance = np.linalg.inv(full)
+    mean[:] = (covariance @ evidence.right[:, :, None])[:, :, 0]
+    variance[:] = np.diagonal(covariance, axis1=1, axis2=2)
+    if summed:
+        sums += covariance.sum(axis=0)
+
+
+def _trace_of_inverse(precision: Float64Array) -> float:
+    return float(np.trace(np.linalg.inv(precision)))
+
 
 # Prior variance of a coefficient of the factors' map, in units of the residual variance.
 _FACTOR_PRIOR = 0.02
@@ -107,20 +364,20 @@ def hybrid_rows(
     residual_variance: float,
     ridge: float,
 ) -> Rows:
-    """Full item rows as :func:`posteriors.rows`, around ``start + W f_j`` instead of ``start``.
+    """Full item rows as :func:`posterior_rows`, around ``start + W f_j`` instead of ``start``.
 
     W maximises the likelihood of the noisy right-hand sides with the rows' residuals integrated out, so every item
     counts by the precision of its own statistics; it alternates with the estimate of the residuals' covariance.
 
     Args:
-      features: components [m, q] of :func:`components`; the others as of :func:`posteriors.rows`.
+      features: components [m, q] of :func:`components`; the others as of :func:`posterior_rows`.
     """
     alternations = _ALTERNATIONS if features.shape[1] else 1
     width = targets.shape[1]
     prior_variance = residual_variance * np.concatenate(([estimation.FEATURE_PRIOR], np.full(width - 1, _FACTOR_PRIOR)))
     centre = start
     for alternation in range(alternations):
-        item_rows = posteriors.rows(
+        item_rows = posterior_rows(
             targets,
             gram,
             weight,

@@ -1,6 +1,6 @@
 """The server's inner loops in machine code: shrinkage and projection of item matrices, posteriors of item rows.
 
-The same as the numpy forms in ``estimation.py`` and ``posteriors.py``, one item at a time; symmetric matrices are
+The same as the numpy forms in ``estimation.py`` and ``features.py``, one item at a time; symmetric matrices are
 packed upper triangles [p]. Import needs numba; nothing imports this module at the top. All functions release the
 interpreter lock.
 """

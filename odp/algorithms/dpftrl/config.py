@@ -19,8 +19,7 @@ from odp.protocol.aggregation import mode_of
 
 if TYPE_CHECKING:
     from odp.algorithms.dense.grid import Grid
-    from odp.privacy.matrix.encoding import EncoderMatrix
-    from odp.privacy.matrix.stream import Stream
+    from odp.privacy.matrix.encoding import EncoderMatrix, Stream
     from odp.v1 import common_pb2, federated_pb2
 
 BANDED, TREE, BLT = "banded", "tree", "blt"
@@ -168,7 +167,7 @@ class DPFTRL(FederatedTraining):
     ) -> tuple[Stream, Grid] | None:
         from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS, Grid
         from odp.privacy.accounting import mu_for
-        from odp.privacy.matrix.stream import Stream
+        from odp.privacy.matrix.encoding import Stream
 
         privacy, size, allowed = definition.privacy, model_of(definition).size, self.allowed()
         budget = {"epsilon": privacy.epsilon, "delta": privacy.delta}

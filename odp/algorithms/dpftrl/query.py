@@ -37,9 +37,8 @@ from odp.errors import ConfigurationError
 from odp.privacy.events import StreamRelease
 from odp.privacy.matrix.banded import BandedMatrix
 from odp.privacy.matrix.blt import BITS, BufferedMatrix
-from odp.privacy.matrix.encoding import Encoder, EncoderMatrix
+from odp.privacy.matrix.encoding import Encoder, EncoderMatrix, Stream
 from odp.privacy.matrix.sensitivity import Participation
-from odp.privacy.matrix.stream import Stream
 from odp.privacy.matrix.tree import TreeMatrix
 from odp.protocol.aggregation import mode_of
 from odp.v1 import common_pb2, federated_pb2

@@ -3,9 +3,8 @@
 from odp.privacy.events import StreamRelease
 from odp.privacy.matrix.banded import BandedMatrix
 from odp.privacy.matrix.blt import BufferedMatrix
-from odp.privacy.matrix.encoding import Decoder, Encoder, EncoderMatrix
+from odp.privacy.matrix.encoding import Decoder, Encoder, EncoderMatrix, Stream
 from odp.privacy.matrix.sensitivity import Participation, ParticipationRecord
-from odp.privacy.matrix.stream import Stream
 from odp.privacy.matrix.tree import TreeMatrix
 
 __all__ = [

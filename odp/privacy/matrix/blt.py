@@ -11,7 +11,7 @@ and decays are whole numbers over 2^20 themselves. So an encoded number is withi
     rounding = 2^-21 (1 + sum over b of scale_b / (1 - decay_b))
 
 steps of (C G): a buffer's own errors sum to at most half a unit over (1 - decay_b). What one user moves therefore grows
-by at most 2 rounding sqrt(size rounds) steps (``odp.privacy.matrix.stream``).
+by at most 2 rounding sqrt(size rounds) steps (``odp.privacy.matrix.encoding``).
 
 Sources: Dvijotham et al. 2024, "Efficient and near-optimal noise generation for streaming differential privacy";
 McMahan, Xu, Zhang 2024, "A hassle-free algorithm for private learning in practice".

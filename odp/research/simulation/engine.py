@@ -4,6 +4,8 @@ The release path is the enclave's (same query, same grid, same size of noise), s
 task on real devices. Rounds of more than ``MOST_EXACT`` numbers draw rounded float normals, not the exact sampler.
 The noise comes from a seeded generator, so that a run can be repeated. A simulated model therefore protects nobody
 from a person who knows the seed.
+
+The enclave's part of a simulated stream: exact sums are encoded with the same integers; and who comes to a round.
 """
 
 from __future__ import annotations
@@ -25,11 +27,7 @@ from odp.algorithms.declared import NoisySum, ShuffledCounts
 from odp.algorithms.experiment import Metrics, evaluation_of
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import draw_noise, round_charges, sampling_of, to_values
-from odp.algorithms.seam import (
-    Algorithm,
-    NoisyTensors,
-    Query,
-)
+from odp.algorithms.seam import Algorithm, NoisyTensors, Query, StreamQuery
 from odp.datasets.catalogue import numbered_users
 from odp.datasets.examples import ExamplesSplit, UsersExamples
 from odp.datasets.ratings import Ratings, Split, merge
@@ -49,6 +47,8 @@ from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.privacy.accounting import epsilon as epsilon_of
 from odp.privacy.events import Event
+from odp.privacy.matrix.encoding import Encoder
+from odp.privacy.matrix.sensitivity import Participation
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
 from odp.protocol.terms import check_delta_for
 from odp.protocol.wire.model import ModelVersion
@@ -66,13 +66,52 @@ from odp.research.simulation.inputs import (
 from odp.research.simulation.record import NoisyTotals, noisy_totals
 from odp.research.simulation.rounds import Checkpoint, Place, restored_round, run_identity, saved_round
 from odp.research.simulation.rounds import RoundResult as RoundResult
-from odp.research.simulation.streams import SimulatedStream, participation_of
 from odp.serving.classifier import Classifier
 from odp.tasks.task import Task
 
 if TYPE_CHECKING:
     from odp.algorithms.choices import Question
     from odp.research.simulation.answers import AnswersRun as AnswersRun
+
+
+class SimulatedStream:
+    """The past sums of a simulation; without a stream, sums stay as they are.
+
+    Args:
+      query: of any round.
+      state: as ``to_bytes`` gave it; empty before the first round.
+    """
+
+    def __init__(self, query: Query, state: bytes = b"") -> None:
+        self._encoder: Encoder | None = None
+        if isinstance(query, StreamQuery):
+            self._encoder = query.encoder(state=state or None)
+
+    def encoded(self, totals: Mapping[str, Int64Array]) -> Mapping[str, Int64Array]:
+        """What the round releases of its exact sums, before noise."""
+        if self._encoder is None:
+            return totals
+        return {name: self._encoder.step(total) for name, total in totals.items()}
+
+    def to_bytes(self) -> bytes:
+        """The state."""
+        return b"" if self._encoder is None else self._encoder.to_bytes()
+
+
+def participation_of(algorithm: Algorithm) -> Participation | None:
+    """How users come to the rounds of a task; None where each is in every round.
+
+    Where a device sends few reports in its life, it comes at equal distances.
+    """
+    query = algorithm.query(0)
+    if isinstance(query, StreamQuery):
+        return query.allowed
+    if algorithm.local_charge is None:
+        return None
+    rounds = len(algorithm.planned_releases())
+    most = min(algorithm.local_charge.most, rounds)
+    return Participation(rounds=rounds, most=most, separation=rounds // most)
+
 
 MOST_EXACT = 2**24
 """Numbers in a round's releases up to which the simulator draws the enclave's exact noise; some 3 s at most."""

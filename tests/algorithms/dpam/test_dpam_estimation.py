@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import estimation, posteriors
+from odp.algorithms.dpam import estimation, features
 from odp.algorithms.factorization.popularity import popularity
 
 
@@ -89,7 +89,7 @@ def test_rows_are_never_much_worse_than_none_and_good_without_noise(noise_std: f
     rows, mass, packed, targets = factor_problem(noise_std, seed=4)
     gram = estimation.grams(packed, mass, width=3, noise_std=noise_std)
     assert np.linalg.eigvalsh(gram.matrices).min() > -1e-6
-    found = posteriors.rows(
+    found = features.posterior_rows(
         targets,
         gram,
         np.ones(800),

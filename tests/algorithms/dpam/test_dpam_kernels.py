@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.algorithms.dpam import estimation, posteriors
+from odp.algorithms.dpam import estimation, features
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.factorization.slices import hash_order
 from odp.datasets.ratings import Ratings
@@ -232,9 +232,9 @@ def test_posteriors_of_rows_are_the_same_in_machine_code(monkeypatch: pytest.Mon
     found = []
     for worthwhile in (0.0, np.inf):
         monkeypatch.setattr(estimation, "_WORTHWHILE", worthwhile)
-        monkeypatch.setattr(posteriors, "_MOST_FOR_COMMON", 400)
+        monkeypatch.setattr(features, "_MOST_FOR_COMMON", 400)
         found.append(
-            posteriors.rows(
+            features.posterior_rows(
                 (gram.matrices @ np.linspace(-1, 1, items * width).reshape(items, width, 1))[:, :, 0],
                 gram,
                 np.ones(items),

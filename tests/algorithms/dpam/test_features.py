@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import odp
-from odp.algorithms.dpam import estimation, features, posteriors
+from odp.algorithms.dpam import estimation, features
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets import Ratings, Split, random_split, synthetic_movielens
@@ -137,7 +137,7 @@ def test_features_of_pure_chance_do_little_harm(drowned: dict[str, Floats]) -> N
 def test_without_features_rows_are_those_of_the_plain_estimate(drowned: dict[str, Floats]) -> None:
     items, width = drowned["targets"].shape
     gram = estimation.Grams(estimation.packed(drowned["grams"]), drowned["grams"].mean(axis=0), np.zeros(items))
-    plain = posteriors.rows(
+    plain = features.posterior_rows(
         drowned["targets"],
         gram,
         np.ones(items),
