@@ -124,7 +124,7 @@ def secagg_config(
 
 
 def draw_share(definition: common_pb2.TaskDefinition, query: DenseQuery, source: NoiseSource) -> Int64Array:
-    """A device's share of the noise, int64 [size], in steps of the query's grid; ``shares.py`` says how to use it.
+    """A device's share of the noise, int64 [size], in steps of the query's grid; see above how to use it.
 
     Raises:
         ConfigurationError: the task's rounds are no SecAgg+ sessions.

@@ -182,7 +182,7 @@ class Accumulator(ContributionSum[Contributions]):
 
 
 class ObliviousAccumulator(ContributionSum[Contributions]):
-    """``accumulate.Accumulator`` without its access pattern: the same totals."""
+    """``Accumulator`` without its access pattern: the same totals."""
 
     def __init__(self, terms: Terms, round: int) -> None:
         super().__init__(functools.partial(codec.decode, terms, round))

@@ -369,7 +369,7 @@ class LocalModel:
         style.save(figure, path, title="the largest weights of the model")
 
     def report(self, *, delta: float = 1e-8, updates: int = 1000) -> dict[str, float]:
-        """``adversaries.disclosure_of`` as plain values: what one report tells, by adversary.
+        """``disclosure_of`` as plain values: what one report tells, by adversary.
 
         All of them are infinite without noise.
         """

@@ -276,7 +276,7 @@ class EvaluationClient:
         seeds: UInt64Array,
         /,
     ) -> Float32Array:
-        """``measures.Train`` of one user."""
+        """``Train`` of one user."""
         if self._terms.personal is None:
             raise ConfigurationError("Expected a task with personal models")
         training = self._terms.personal.training

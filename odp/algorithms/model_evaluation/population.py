@@ -105,7 +105,7 @@ class EvaluationPopulation:
         seeds: UInt64Array,
         /,
     ) -> Float32Array:
-        """``measures.Train`` of many users."""
+        """``client.Train`` of many users."""
         if self._terms.personal is None:
             raise ConfigurationError("Expected a task with personal models")
         features, targets = examples

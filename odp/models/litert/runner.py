@@ -264,7 +264,7 @@ class Runner:
     """One loaded program; one thread at a time.
 
     Raises:
-      ConfigurationError: ``inspection.check`` does not accept it; nothing was loaded.
+      ConfigurationError: ``check`` does not accept it; nothing was loaded.
       ProgramFailed: LiteRT does not load it.
     """
 
