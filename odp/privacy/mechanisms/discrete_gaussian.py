@@ -132,7 +132,8 @@ class DiscreteGaussian:
             low = int.from_bytes(source.random_bytes(8), "little")
             begin, end = int(place[index]), int(np.searchsorted(self._high, random_words[index], side="right"))
             place[index] = bisect.bisect_right(self._low, low, begin, end)
-        return place.astype(np.int64) + self._first
+        numbers: NDArray[np.int64] = place.astype(np.int64) + self._first
+        return numbers
 
 
 def _require_std(std: float) -> None:
