@@ -13,7 +13,6 @@ from typing import Any
 from odp.algorithms.experiment import Quality
 from odp.models.left_out import TEST, TRAIN
 from odp.pictures import charts, page
-from odp.pictures import exposure as pictures
 from odp.pictures.style import look
 from odp.research.simulation.record import left_out_of
 from odp.research.simulation.verdict import Score, Verdict, metric_name, quality_of, score_of, verdict
@@ -27,7 +26,7 @@ def shown_to_people(diagnostics: Mapping[str, Any], quality: Quality) -> list[st
 def draw(path: Path, diagnostics: Mapping[str, Any], quality: Quality, *, title: str) -> None:
     """The picture of both sections, as a file. Raises DataError, KeyError where a figure is missing."""
     users, items, metric = _both(diagnostics, quality)
-    pictures.draw(path, _shares(diagnostics["exposure"]), users, items, metric=metric, title=title)
+    charts.draw_exposure(path, _shares(diagnostics["exposure"]), users, items, metric=metric, title=title)
 
 
 def _lists(diagnostics: Mapping[str, Any]) -> list[str]:
@@ -62,9 +61,9 @@ def _lists(diagnostics: Mapping[str, Any]) -> list[str]:
             f"The first {cutoff} items of {exposure['users']:,} users, their history left out. "
             f"{_sentence(100 * model['coverage'], model['lift'])}"
         ),
-        page.paragraph(f"{pictures.SIMULATED.capitalize()}. Fifths are by the noisy counts.", "only"),
+        page.paragraph(f"{charts.SIMULATED.capitalize()}. Fifths are by the noisy counts.", "only"),
         page.chart(
-            lambda width: pictures.shares(shares, width=width),
+            lambda width: charts.shares(shares, width=width),
             title="Exposure by popularity of the items",
             name="exposure",
             text="; ".join(f"{row[0]}: shown {row[3]}, liked {row[2] or 'unknown'}, {name} {row[4]}" for row in places),
@@ -103,9 +102,9 @@ def _exposure_gains(diagnostics: Mapping[str, Any], quality: Quality) -> list[st
     return [
         page.heading("Who gains, who loses, against the baseline"),
         page.paragraph(said),
-        page.paragraph(f"{pictures.SIMULATED.capitalize()}.", "only"),
+        page.paragraph(f"{charts.SIMULATED.capitalize()}.", "only"),
         page.chart(
-            lambda width: pictures.gains(users, items, metric=metric, width=width),
+            lambda width: charts.gains(users, items, metric=metric, width=width),
             title="Gain against the baseline by group",
             name="gains",
             text="; ".join(f"{group}, {span}: {value or 'unknown'}" for group, span, value in rows),
@@ -114,27 +113,27 @@ def _exposure_gains(diagnostics: Mapping[str, Any], quality: Quality) -> list[st
     ]
 
 
-def _both(diagnostics: Mapping[str, Any], quality: Quality) -> tuple[pictures.Gains, pictures.Gains, str]:
+def _both(diagnostics: Mapping[str, Any], quality: Quality) -> tuple[charts.Gains, charts.Gains, str]:
     if quality.rival is None:
         raise KeyError("rival")
     key, label = quality.buckets[0]
     rival, name = quality.rival
     sign = -1.0 if label.endswith("RMSE") else 1.0
 
-    def of(buckets: Sequence[Mapping[str, Any]], group: str) -> pictures.Gains:
+    def of(buckets: Sequence[Mapping[str, Any]], group: str) -> charts.Gains:
         values = [
             None if bucket.get(key) is None or bucket.get(rival) is None else sign * (bucket[key] - bucket[rival])
             for bucket in buckets
         ]
-        return pictures.Gains([_fifth_span(bucket) for bucket in buckets], values, group)
+        return charts.Gains([_fifth_span(bucket) for bucket in buckets], values, group)
 
     metric = f"{label}: {'less' if sign < 0 else 'more'} than {name}"
     users = of(diagnostics["activity"], f"{quality.entries} in the user's history")
     return users, of(diagnostics["popularity"], "noisy count of the item"), metric
 
 
-def _shares(exposure: Mapping[str, Any]) -> pictures.Shares:
-    return pictures.Shares(
+def _shares(exposure: Mapping[str, Any]) -> charts.Shares:
+    return charts.Shares(
         names=[_fifth_span(fifth) for fifth in exposure["fifths"]],
         model=[100 * share for share in exposure["model"]["exposure"]],
         baseline=[100 * share for share in exposure["baseline"]["exposure"]],

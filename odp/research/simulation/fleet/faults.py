@@ -27,8 +27,8 @@ from odp.privacy.mechanisms.random_source import RandomSource
 from odp.protocol.wire.model import Slices
 from odp.research.simulation.fleet.journal import Journal
 from odp.research.simulation.fleet.plan import Act, Character, Point
-from odp.transport.backoff import pause_after
 from odp.transport.logs import Log
+from odp.transport.sweeping import pause_after
 from odp.v1 import aggregator_pb2, distributor_pb2, local_pb2, server_pb2
 
 _INJECTED = "true"
