@@ -50,7 +50,7 @@ from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.dense.secagg import draw_share, secagg_config
+from odp.algorithms.dense.shares import draw_share, secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.client import Client

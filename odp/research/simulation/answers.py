@@ -18,7 +18,7 @@ from odp.algorithms.capabilities import Answers, Diagnosed, RandomizedInquiry
 from odp.algorithms.choices import Question
 from odp.algorithms.declared import SharedNoiseSum
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.dense.secagg import sum_of_shares
+from odp.algorithms.dense.shares import sum_of_shares
 from odp.algorithms.registry import inquiry_for, training_of
 from odp.algorithms.release import charges_of, draw_noise, round_charges, to_values
 from odp.algorithms.seam import NoisyTensors

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import odp
-from odp.algorithms.dense import secagg
+from odp.algorithms.dense import shares
 from odp.algorithms.dense.grid import Grid
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.registry import algorithm_for
@@ -46,7 +46,7 @@ def variance_is_as_charged(total: np.ndarray, grid: Grid) -> bool:
 
 def summed(grid: Grid, sharers: int, seed: int) -> np.ndarray:
     source = SeededNoise(seed)
-    return sum(secagg.share_of(grid, source) for _ in range(sharers))
+    return sum(shares.share_of(grid, source) for _ in range(sharers))
 
 
 def test_the_shares_of_the_fewest_honest_devices_have_the_variance_that_is_charged() -> None:
@@ -98,14 +98,14 @@ def test_no_sum_of_noisy_vectors_wraps_around_whatever_is_drawn(byte: int) -> No
     sign = 1 if byte else -1
     payload = np.zeros(GRID.size, dtype="<i4")
     payload[0] = sign * GRID.units
-    noisy = payload + secagg.share_of(GRID, Constant(byte))
+    noisy = payload + shares.share_of(GRID, Constant(byte))
     # The outermost numbers of the table have a probability below 2^-128, and are never drawn on one side.
     assert 12.0 * GRID.share_std < sign * noisy[0] - GRID.units <= largest(GRID.share_std)
     assert GRID.bound == GRID.units + largest(GRID.share_std)
     noisy[0] = sign * GRID.bound
-    total = sum(secagg.residues(noisy).astype(np.uint64) for _ in range(GRID.maximum)).astype(np.uint32)
-    np.testing.assert_array_equal(secagg.signed(total), GRID.maximum * noisy)
-    secagg.ring_of(GRID).encode(noisy)
+    total = sum(shares.residues(noisy).astype(np.uint64) for _ in range(GRID.maximum)).astype(np.uint32)
+    np.testing.assert_array_equal(shares.signed(total), GRID.maximum * noisy)
+    shares.ring_of(GRID).encode(noisy)
 
 
 @given(
@@ -123,7 +123,7 @@ def test_every_grid_that_is_chosen_has_room_on_the_ring_and_shares_of_four_steps
         return  # refused in words; nothing wraps
     assert grid.maximum * grid.bound < 2**31
     assert grid.share_std >= 4.0
-    assert secagg.ring_of(grid).bound == grid.bound
+    assert shares.ring_of(grid).bound == grid.bound
 
 
 def test_a_vector_beyond_its_bound_is_not_sent() -> None:
@@ -137,14 +137,14 @@ def test_a_vector_beyond_its_bound_is_not_sent() -> None:
 
 def test_no_two_shares_are_the_same() -> None:
     source = OperatingSystemNoise()
-    assert not np.array_equal(secagg.share_of(GRID, source), secagg.share_of(GRID, source))
+    assert not np.array_equal(shares.share_of(GRID, source), shares.share_of(GRID, source))
 
 
 def test_tasks_of_other_modes_draw_no_shares() -> None:
     plain = Grid.chosen(size=10, clip=1.0, noise_std=2.0, maximum=40)
     for call in (
-        lambda: secagg.ring_of(plain),
-        lambda: secagg.share_of(plain, SeededNoise(1)),
+        lambda: shares.ring_of(plain),
+        lambda: shares.share_of(plain, SeededNoise(1)),
     ):
         with pytest.raises(ConfigurationError, match="aggregation='secagg\\+'"):
             call()
@@ -153,7 +153,7 @@ def test_tasks_of_other_modes_draw_no_shares() -> None:
 def test_a_simulations_noise_has_the_variance_of_all_shares() -> None:
     """Drawn in far fewer numbers; 4,000 of them, margin 4.9 deviations (false alarm 1e-6)."""
     for sharers in (1, GRID.sharers, 3000):
-        drawn = secagg.sum_of_shares(GRID, SeededNoise(5), sharers=sharers).astype(np.float64)
+        drawn = shares.sum_of_shares(GRID, SeededNoise(5), sharers=sharers).astype(np.float64)
         ratio = np.square(drawn).mean() / (sharers * GRID.share_std**2)
         assert abs(ratio - 1.0) < 4.9 * math.sqrt(2.0 / len(drawn))
 
@@ -170,11 +170,11 @@ def test_host_and_device_make_the_same_session_from_the_task() -> None:
     offered = {
         "query": query, "task_sha256": bytes(32), "round": 0, "model_sha256": b"m" * 32, "attempt": 1,
     }  # fmt: skip
-    configuration = Configuration.open(secagg.secagg_config(definition, **offered))
+    configuration = Configuration.open(shares.secagg_config(definition, **offered))
     assert (configuration.minimum, configuration.ring.maximum, configuration.length) == (20, 40, 24)
     assert configuration.ring.bound == query.grid.bound
     assert configuration.threat.adversary.value == "semi_honest"
-    assert len(secagg.draw_share(definition, query, SeededNoise(1))) == 24
+    assert len(shares.draw_share(definition, query, SeededNoise(1))) == 24
     definition.cohort.Clear()
     with pytest.raises(ConfigurationError, match="'hours' to have aggregation"):
-        secagg.secagg_config(definition, **offered)
+        shares.secagg_config(definition, **offered)

@@ -32,7 +32,7 @@ from device_runtime.view.overview import overview
 from device_runtime.view.pages import _read
 from odp.algorithms.computing_time import SHARE_OF_TIME, fixed_seconds
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.dense.secagg import secagg_config
+from odp.algorithms.dense.shares import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import ProgramClient
 from odp.cli import person

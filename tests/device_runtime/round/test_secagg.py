@@ -27,7 +27,7 @@ from device_runtime.round.secagg_sessions import Sessions
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work, open_model
-from odp.algorithms.dense.secagg import secagg_config
+from odp.algorithms.dense.shares import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import SigningKey
 from odp.crypto.roster import hash_of

@@ -25,7 +25,7 @@ NAMES = re.compile(r"secagg|\bMASKED\b|\bmasked\b|masked_|AGGREGATION_")
 NAMED = {
     "odp/protocol/aggregation.py": "the table, and what a task says of each mode",
     "odp/crypto/": "the cryptography of the modes, and domains of what they sign",
-    "odp/algorithms/dense/secagg.py": "the session of a round, which host and device make alike, and its noise",
+    "odp/algorithms/dense/shares.py": "the session of a round, which host and device make alike, and its noise",
     "odp/cli/device.py": "the roster of sessions",
     "odp/cli/services.py": "limits of sessions",
     "device_runtime/network/addresses.py": "the gRPC service of sessions",

@@ -25,7 +25,7 @@ import numpy as np
 from odp._system.files.state_folder import StateFolder
 from odp.algorithms.cohorts import goal_of
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.dense.secagg import secagg_config
+from odp.algorithms.dense.shares import secagg_config
 from odp.algorithms.registry import algorithm_for
 from odp.crypto.roster import hash_of
 from odp.crypto.secure_aggregation.parameters import MOST_ATTEMPTS
