@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -35,6 +36,7 @@ from odp.trust.enclave.reference_values import ReferenceValues
 SECONDS = 240.0
 #: The roles whose code an upgrade changes.
 _HANDED = ("aggregator", "leaf")
+_PORTS = range(10_000, 32_000)
 Found = TypeVar("Found")
 
 
@@ -58,6 +60,22 @@ def _schema(database: PostgresqlServer, root: Path) -> str:
     return name
 
 
+@dataclasses.dataclass(frozen=True)
+class _Before:
+    """Where a program that has not run yet gets its control listener."""
+
+    control_address: str
+
+
+def _port() -> int:
+    """A port that is free now, below those that Linux gives to connections."""
+    for port in random.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise Stuck("no port is free")
+
+
 class _Services(Services):
     """Services with a clock of their own, and the second image, but for those of ``handed_over``, with this code's."""
 
@@ -68,6 +86,10 @@ class _Services(Services):
         if command is ODP:
             image = [crash.SECOND] if role_of(name) in _HANDED and name not in self.handed_over else []
             command = crashing_at(*image, f"{crash.CLOCK}{self.clock}")
+        if name not in self.children:
+            # A program starts again on its ports. A connection of another program must not have them meanwhile.
+            self.children[name] = _Before(f"127.0.0.1:{_port()}")  # type: ignore[assignment]
+            port = _port()
         return super().start_child(name, port, command=command)
 
     def write_reference_values(self) -> None:
