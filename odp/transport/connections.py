@@ -100,8 +100,6 @@ class Verdict:
     ended: dict[int, str]
     #: Whether the listener should look again soon.
     busy: bool
-    #: Whether time alone changes nothing: the next verdict is the same unless something arrives.
-    settled: bool
 
 
 class Connections:
@@ -163,7 +161,7 @@ class Connections:
         self._update({traffic.id: traffic for traffic in open_now}, now, seconds)
         ended: dict[int, str] = {}
         excess = {id: self._excess(each) for id, each in self._connections.items()}
-        busy = warned = False
+        busy = False
         for id, each in self._connections.items():
             # What calls had sent that were refused before anybody read it is still in the window of a known one.
             unread = 0 if each.is_new else FIRST_WINDOW_BYTES
@@ -173,16 +171,15 @@ class Connections:
                 each.warned = _Warning(self._watched, self._idle_turns)
             if each.warned is not None and self._is_certain(each, each.warned, excess[id]):
                 ended[id] = "bytes without a request"
-            warned = warned or each.warned is not None
-            busy = busy or warned or each.is_new
+            busy = busy or each.warned is not None or each.is_new
         self._end_beyond_sum(excess, ended)
-        calm = self._end_beyond_memory(excess, ended, resident)
+        self._end_beyond_memory(excess, ended, resident)
         for id in ended:
             self._keep_out(self._connections[id].address, now)
         self._end_beyond_number(ended)
         for id in ended:
             del self._connections[id]
-        return Verdict(ended, busy, settled=calm and not warned and not ended)
+        return Verdict(ended, busy)
 
     def _is_certain(self, each: _Connection, warned: _Warning, excess: float) -> bool:
         """Whether no call that has just arrived can explain the bytes: the listener has begun all that it could, or
@@ -249,14 +246,12 @@ class Connections:
         why = "bytes without a request, of all new connections together"
         ended.update(dict.fromkeys(_beyond_sum(new, self._limits.unasked_all_bytes), why))
 
-    def _end_beyond_memory(self, excess: dict[int, float], ended: dict[int, str], resident: int) -> bool:
-        """Returns whether there are too few such bytes to take memory, however much of it each takes."""
+    def _end_beyond_memory(self, excess: dict[int, float], ended: dict[int, str], resident: int) -> None:
         most = self._limits.unasked_memory_bytes
         sizes = {id: size for id, size in excess.items() if self._connections[id].is_unanswered(self._idle_turns)}
         grown = resident - self._calm_resident
         # Without such bytes, it is the program's own work that needs more memory.
-        calm = sum(sizes.values()) <= most / _MEMORY_OF_A_BYTE
-        if calm:
+        if sum(sizes.values()) <= most / _MEMORY_OF_A_BYTE:
             self._calm_resident = resident
         elif grown > most:
             # Of known ones, the requests of many calls may need it that the loop has not begun yet.
@@ -268,7 +263,6 @@ class Connections:
             }
             why = "bytes without a request that take memory"
             ended.update(dict.fromkeys(_beyond_sum(left, most / _MEMORY_OF_A_BYTE), why))
-        return calm
 
     def _end_beyond_number(self, ended: dict[int, str]) -> None:
         left = {id: each for id, each in self._connections.items() if id not in ended}

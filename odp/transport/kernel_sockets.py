@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from odp.transport.fairness import peer_name
 
 _DESCRIPTORS = "/proc/self/fd"
-# Of struct tcp_info (linux/tcp.h): the state, of a listening socket the connections that nobody accepted yet, and the
-# 64-bit counts of bytes that the peer acknowledged and sent.
-_STATE, _BACKLOG, _COUNTS, _SIZE = 0, 24, 120, 136
+# Of struct tcp_info (linux/tcp.h): the state, and the 64-bit counts of bytes that the peer acknowledged and sent.
+_STATE, _COUNTS, _SIZE = 0, 120, 136
 _CLOSED, _LISTENING = 7, 10
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # compared, not bound
 
@@ -98,14 +97,6 @@ class KernelSockets:
         self._peers = present
         return open_now
 
-    def descriptors(self) -> dict[int, int]:
-        """The descriptors of the listener's sockets, listening ones too, by number of the socket, as last listed."""
-        return self._descriptors
-
-    def accepting(self) -> bool:
-        """Whether a connection waits to be accepted, or may: where the kernel does not say."""
-        return any(self._backlog(id) for id, peer in self._peers.items() if peer is None)
-
     def abort(self, id: int) -> None:
         """Ends a connection at once: the caller gets a reset, and what waits in the kernel is dropped.
 
@@ -173,13 +164,6 @@ class KernelSockets:
                 return None
             raise OSError(number, os.strerror(number))
         return self._info.raw[_STATE] if self._length.value >= _SIZE else None
-
-    def _backlog(self, id: int) -> bool:
-        try:
-            state = self._state(self._descriptors[id])
-        except OSError:  # closed meanwhile
-            return True
-        return state != _LISTENING or struct.unpack_from("I", self._info, _BACKLOG)[0] > 0
 
     def _counts(self, descriptor: int) -> tuple[int, int] | None:
         if self._state(descriptor) in (None, _CLOSED):

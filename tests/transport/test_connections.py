@@ -86,20 +86,6 @@ def test_r405_connections_whose_bytes_take_memory_are_ended_those_with_the_most_
     assert world.look(left, resident=240 * MIB) == {}
 
 
-def test_a_verdict_is_settled_where_time_alone_changes_nothing() -> None:
-    world = World()
-
-    def settled(traffic: Sequence[Traffic]) -> bool:
-        world.now += 0.02
-        return world.connections.judge(traffic, resident=100 * MIB).settled
-
-    quiet = [_of(n, 20 * KIB) for n in range(6)]
-    assert settled(quiet), "new connections alone wait for what arrives"
-    assert not settled([*quiet, _of(10, 20 * KIB)]), "these bytes may take memory later"
-    assert not settled([_of(0, 40 * KIB)]), "a call that has just arrived may explain them, or none does"
-    assert settled([])
-
-
 def test_r405_memory_that_grows_without_such_bytes_ends_nobody() -> None:
     world = World()
     for n in range(20):
