@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,8 +80,13 @@ class WarmProcess:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._status, selectors.EVENT_READ)
                 if selector.select(timeout):
-                    self.returncode = int(os.read(self._status, 16) or b"-9")  # the template is gone, and all with it
+                    status = os.read(self._status, 16)
                     os.close(self._status)
+                    if not status:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(self.pid, signal.SIGKILL)
+                        raise RuntimeError("the template of programs ended, and with it the word of how this one does")
+                    self.returncode = int(status)
         return self.returncode
 
 
@@ -88,7 +94,7 @@ class Template:
     """The process that has imported everything."""
 
     def __init__(self, scripts: Sequence[str]) -> None:
-        self._scripts = frozenset(scripts)
+        self._scripts, self._asking = frozenset(scripts), threading.Lock()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -119,8 +125,9 @@ class Template:
 
     def _start(self, command: Sequence[str], descriptors: Sequence[int]) -> int:
         request = {"arguments": list(command[2:]), "environment": dict(os.environ), "folder": str(Path.cwd())}
-        socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
-        answer = self._requests.recv(32)
+        with self._asking:
+            socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
+            answer = self._requests.recv(32)
         assert answer, "the template of programs ended; its last lines say why"
         return int(answer)
 

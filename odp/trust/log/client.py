@@ -18,7 +18,6 @@ import dataclasses
 import json
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -45,8 +44,6 @@ MOST_WATCHED = 256
 #: Longer than any clock is wrong with which a checkpoint is accepted as recent and not of the future.
 _PRUNED_AFTER_SECONDS = 24 * 3600
 _REMEMBERED = 16
-#: Two writes of a file have different times of their change once a clock of the kernel ticked between them.
-_SETTLED_NANOSECONDS = 100_000_000
 _FORMAT = "odp-log-view-2"
 
 #: (level, start, count) -> hashes of complete subtrees, from whoever serves the log.
@@ -235,7 +232,8 @@ class LogMemory:
         self._fetch = fetch
         self._lock = threading.Lock()
         self._view = LogView()
-        self._read_stamp: tuple[int, ...] | None = None
+        #: What ``_view`` was decoded from; None where it was not, or a change of this process came after it.
+        self._decoded: bytes | None = None
         self._accepted: OrderedDict[bytes, None] = OrderedDict()
 
     @property
@@ -289,6 +287,7 @@ class LogMemory:
         if after != before and self._file is not None:
             with state_errors(self._file.parent):
                 write_atomically(self._file, after.encode())
+            self._decoded = None
         self._view = after
 
     @contextlib.contextmanager
@@ -314,9 +313,6 @@ class LogMemory:
     def _load(self, file: Path, *, kept_before: bool) -> LogView:
         with state_errors(file.parent):
             try:
-                stamp = _stamp(file)
-                if stamp is not None and stamp == self._read_stamp:
-                    return self._view
                 data = read_private(file)
             except FileNotFoundError:
                 if kept_before:
@@ -325,6 +321,8 @@ class LogMemory:
                         f"backup, or remove {file.with_suffix('.lock').name} too, to trust the next log"
                     ) from None
                 return LogView()
+        if data == self._decoded:
+            return self._view
         try:
             view = LogView.decode(data)
         except Exception as error:
@@ -336,18 +334,8 @@ class LogMemory:
         if checkpoint is not None and checkpoint.origin != self.policy.origin:
             # The person pinned another log: the state of the old one does not apply to it.
             return LogView()
-        self._read_stamp = stamp
+        self._decoded = data
         return view
-
-
-def _stamp(file: Path) -> tuple[int, ...] | None:
-    """What another content of the file would change; None where it was written so recently that it might not.
-
-    Raises FileNotFoundError.
-    """
-    status = file.stat()
-    is_settled = time.time_ns() - status.st_ctime_ns > _SETTLED_NANOSECONDS
-    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns) if is_settled else None
 
 
 def _time(note: bytes, policy: LogPolicy) -> int:
