@@ -1,7 +1,7 @@
 """Lines of compiled modules, counted by a process of its own: bytes that are no code can stall or end their reader.
 
-Run as a program it is that process. It has the standard library alone, ten seconds of processor and two GiB; macOS has no
-such limit of memory, so that an image of strangers is better shown on Linux.
+Run as a program it is that process. It has the standard library alone, ten seconds of processor and two GiB; macOS has
+no such limit of memory, so that an image of strangers is better shown on Linux.
 
 Source: the module marshal, "not intended to be secure against erroneous or maliciously constructed data".
 """
