@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Float32Array = npt.NDArray[np.float32]
 
-#: Features per item; more must be reduced before (``odp.datasets.item_features`` does so for texts).
+#: Features per item; more must be reduced before (``odp.datasets.text_columns`` does so for texts).
 MOST_FEATURES = 2**10
 MOST_GROUPS = 16
 

@@ -103,7 +103,7 @@ def test_a_file_that_is_no_image_or_another_one_is_refused(odp: Callable[..., Pr
     with pytest.raises(ConfigurationError, match="cannot read the image"):
         odp("enclave", "show", tmp_path / "nothing.image")
     shutil.copy(built(PLATFORM_ENTRY), tmp_path / "aggregator.image")
-    with pytest.raises(ConfigurationError, match=r"is an image of odp\.enclave\.platform_process, not of"):
+    with pytest.raises(ConfigurationError, match=r"is an image of odp\.trust\.enclave\.platform_process, not of"):
         odp("enclave", "digest", "--images", tmp_path)
 
 

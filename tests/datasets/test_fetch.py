@@ -6,6 +6,7 @@ import hashlib
 import io
 import socket
 import stat
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -197,7 +198,7 @@ def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "big.zip").write_bytes(archive({"zeros": "0" * 5000}))
-    monkeypatch.setattr("odp.datasets.fetch.UNPACKED_LIMIT", 4999)
+    monkeypatch.setattr(sys.modules["odp.datasets.fetch"], "UNPACKED_LIMIT", 4999)
     with pytest.raises(DataError, match="unpacks to more than"):
         unzip(tmp_path / "big.zip", tmp_path)
     assert left_behind(tmp_path) == ["big.zip"]

@@ -34,7 +34,7 @@ PROGRAM = Path(__file__).with_name("attacked_launch.py")
 ENTRY = "hostile_enclave.computing"
 PROBE = "odp.trust.enclave.probe"
 POLICY = EnclavePolicy(role="aggregator", minimum_cohort=7).to_bytes()
-CODE = Path(__file__).parents[1] / "enclave" / "images"
+CODE = Path(__file__).parents[1] / "trust" / "enclave" / "images"
 SECONDS = 300.0
 NOBODY = 65534
 

@@ -239,7 +239,8 @@ def test_r440_a_damaged_image_is_refused_by_its_part_and_starts_nothing(
 
 def test_r442_the_image_of_another_entry_is_refused_by_both_names(shipped: Path, start: Callable[..., None]) -> None:
     probe = (shipped / "probe.image").read_bytes()
-    with pytest.raises(ConfigurationError, match=r"image of odp\.enclave\.probe, not of odp\.enclave\.platform_pr"):
+    refusal = r"image of odp\.trust\.enclave\.probe, not of odp\.trust\.enclave\.platform_pr"
+    with pytest.raises(ConfigurationError, match=refusal):
         start(platform=probe)
 
 
@@ -258,7 +259,8 @@ def test_r442_an_image_that_is_replaced_by_another_one_after_the_host_looked_at_
 
     monkeypatch.setattr("odp.trust.enclave.launcher.file_of", file_of)
     before = children()
-    with pytest.raises(ConfigurationError, match=r"it is an image of odp\.enclave\.\w+, not of odp\.enclave\.\w+"):
+    refusal = r"it is an image of odp\.trust\.enclave\.\w+, not of odp\.trust\.enclave\.\w+"
+    with pytest.raises(ConfigurationError, match=refusal):
         start()
     assert children() == before
 

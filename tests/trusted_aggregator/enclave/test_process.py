@@ -302,8 +302,8 @@ def test_of_what_its_code_imports_late_an_enclave_has_all_that_it_runs(image):
 
 #: What no image of an enclave, nor of the platform, has: what other parties run, and what shows, stores or connects.
 FOREIGN = re.compile(
-    r"(server|device_runtime|examples)(\.|$)|odp\.(cli|simulation|pictures|dashboard|reproductions|datasets|local|"
-    r"operations|interop|serving|evaluation|tasks?|living_\w+)(\.|$)|odp\.algorithms\..*\.(config|server|client|task|population|experiment)$|"
+    r"(server|device_runtime|examples)(\.|$)|odp\.(cli|research|pictures|dashboard|datasets|operations|serving|evaluation|"
+    r"services|tasks|trainings)(\.|$)|odp\.algorithms\..*\.(config|server|client|task|population|experiment)$|"
     r"(grpc|sqlalchemy|typer|rich|numba|llvmlite|gmpy2|_hashlib|_ssl|matplotlib|tensorflow|keras)(\.|$)"
 )
 
