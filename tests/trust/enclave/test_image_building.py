@@ -23,7 +23,7 @@ if sys.platform != "linux":
     pytest.skip("images of enclaves are built on Linux", allow_module_level=True)
 
 ENTRY = "small_enclave.entry"
-CHECKOUT = Path(odp.__file__).parents[2]
+CHECKOUT = Path(odp.__file__).parents[1]
 
 
 @pytest.fixture
