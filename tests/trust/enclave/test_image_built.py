@@ -163,7 +163,6 @@ def test_builders_at_once_build_one_image(build: Builds) -> None:
 KILLED = """
 import os, signal, sys
 from odp.trust.enclave.image import built as cache
-from odp.transport import state_folder
 step = sys.argv[1]
 def end(*arguments, **named):
     os.kill(os.getpid(), signal.SIGKILL)
