@@ -6,19 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
-from e2e import crash
 from e2e.world import small_ratings
-from warm_start import warm_programs
 
 from odp.datasets import Ratings
-from odp.operations.local import processes
-
-
-@pytest.fixture(scope="session", autouse=True)
-def programs_are_forks_of_one_that_has_imported_them() -> Iterator[None]:
-    with warm_programs(crash.__file__) as warm, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "subprocess", warm)
-        yield
 
 
 @pytest.fixture
