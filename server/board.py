@@ -84,6 +84,7 @@ class Board:
         self._left: dict[str, list[server_pb2.CheckInResponse]] = {}
         self._monotonic = monotonic
         self._later, self._soon, self._next = map(_retry, (LATER, SOON, NEXT))
+        self._later.retry.without_task = True
         # Of populations between two rounds, when the round closed; none where this server did not see it open.
         self._closed_at: dict[str, float] = {}
         self.refresh()

@@ -292,8 +292,8 @@ class Fleet:
             self._idle_since = now
         if self._options.until_finished:
             last = self._last
-            # The server may be between two answers for one moment: devices that still wanted the round ask once more.
-            if last is not None and last.is_last and (self._idle_answers > 1 or not self._roster.pending(last.opening)):
+            # Before that, the server still makes the last release, or is between two answers for a moment.
+            if last is not None and last.is_last and window.without_task:
                 return None
             if now - self._idle_since > _QUIET_SECONDS:
                 self._log.warning("no_open_round", seconds=round(now - self._idle_since))

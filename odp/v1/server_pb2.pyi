@@ -70,12 +70,14 @@ class Assignment(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.SignedTask, _Mapping]] = ..., round: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.SignedManifest, _Mapping]] = ..., distributor_address: _Optional[str] = ..., aggregator_address: _Optional[str] = ..., log: _Optional[_Union[_log_pb2.LogProof, _Mapping]] = ..., charter: _Optional[_Union[_population_pb2.SignedCharter, _Mapping]] = ..., round_key: _Optional[_Union[_common_pb2.SignedRoundKey, _Mapping]] = ..., token_key: _Optional[_Union[_enrolment_pb2.SignedTokenKey, _Mapping]] = ..., issuer_address: _Optional[str] = ..., leaf_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RetryWindow(_message.Message):
-    __slots__ = ("min_seconds", "max_seconds")
+    __slots__ = ("min_seconds", "max_seconds", "without_task")
     MIN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MAX_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_TASK_FIELD_NUMBER: _ClassVar[int]
     min_seconds: int
     max_seconds: int
-    def __init__(self, min_seconds: _Optional[int] = ..., max_seconds: _Optional[int] = ...) -> None: ...
+    without_task: bool
+    def __init__(self, min_seconds: _Optional[int] = ..., max_seconds: _Optional[int] = ..., without_task: _Optional[bool] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ("population",)

@@ -232,12 +232,14 @@ class Server(server_pb2_grpc.ServerServiceServicer):
         self.requests: list[bytes] = []
         self.before: Callable[[], None] = lambda: None
         self.newest = server_pb2.GetModelResponse()
+        self.releases = False  # a task is under way, between two rounds or after the last one
 
     def CheckIn(self, request: server_pb2.CheckInRequest, context: grpc.ServicerContext) -> server_pb2.CheckInResponse:
         self.requests.append(request.SerializeToString())
         self.before()
         if self.assignment is None:
-            return server_pb2.CheckInResponse(retry=server_pb2.RetryWindow(min_seconds=3, max_seconds=7))
+            window = server_pb2.RetryWindow(min_seconds=3, max_seconds=7, without_task=not self.releases)
+            return server_pb2.CheckInResponse(retry=window)
         return server_pb2.CheckInResponse(assignment=self.assignment)
 
     def GetModel(

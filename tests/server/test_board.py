@@ -59,8 +59,10 @@ def test_a_device_comes_back_sooner_for_a_moment_after_a_round_closed(rounds: _R
 
 def test_a_round_that_this_server_did_not_see_open_is_not_about_to_be_followed_by_one(rounds: _Rounds) -> None:
     assert rounds.window == LATER
+    assert rounds.board.answer("people").retry.without_task
     rounds.set(None)
     assert rounds.window == SOON
+    assert not rounds.board.answer("people").retry.without_task, "the last release may still be made"
 
 
 def test_a_device_of_the_round_before_asks_within_the_least_time_that_a_round_waits_for_it() -> None:

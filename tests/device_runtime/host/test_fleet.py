@@ -36,6 +36,28 @@ def test_a_fleet_works_through_all_rounds_of_a_task_and_ends(world: Any) -> None
     assert all(entry["bytes_up"] > 5 * 200 and entry["bytes_down"] > 5 * 1000 for entry in written["rounds"])
 
 
+def test_a_host_that_is_to_end_with_its_task_waits_for_the_last_release(world: Any) -> None:
+    """Who exports the model as soon as the host has ended gets that of the last round."""
+    world.fill([3, 5])
+    host = Host(world, count=2)
+    seen = []
+
+    def close() -> None:
+        world.close_round()
+        world.server.releases = world.server.assignment is None
+
+    def asked_again() -> None:
+        seen.append(states(world, 2))
+
+    def release() -> None:
+        world.server.releases = False
+
+    host.events = [close, close, close, asked_again, asked_again, release]
+    host.run()
+    assert seen == [[[State.SENT] * 3] * 2] * 2
+    assert host.events == [], "it asked until nothing was under way"
+
+
 def test_the_log_holds_nothing_of_a_device(world: Any) -> None:
     world.fill([7])
     with world.store(0) as store:
