@@ -36,6 +36,7 @@ from odp.trust.enclave.reference_values import ReferenceValues
 SECONDS = 240.0
 #: The roles whose code an upgrade changes.
 _HANDED = ("aggregator", "leaf")
+_VOID = ["--wait", "0", "--void-rounds"]
 _PORTS = range(10_000, 32_000)
 Found = TypeVar("Found")
 
@@ -218,20 +219,23 @@ class Deployment:
     def upgrade(self, draws: random.Random) -> str:
         """Hands the aggregator over to the enclave of this code, or back, and starts that, as an operator does.
 
-        Its rounds close first, or are void. Mostly the command, the old aggregator or the server is killed meanwhile;
-        the command is then repeated. A tree's leaves start again with the new one; all else runs on. Raises Stuck.
+        Its rounds close first, or are void; they are void, too, where devices are away. Mostly the command, the old
+        aggregator or the server is killed meanwhile; the command is then repeated. A tree's leaves start again with the
+        new one; all else runs on. Raises Stuck.
         """
-        options = draws.choice((["--wait", "60"], ["--wait", "0", "--void-rounds"]))
+        options = draws.choice((["--wait", "60"], _VOID))
         victim, moment = draws.choice(("", "command", "aggregator", "server")), draws.uniform(0.5, 6.0)
         handed = frozenset(name for name in self.names if role_of(name) in _HANDED)
         back = handed <= self.services.handed_over
         odp = crashing_at(crash.SECOND) if back else ODP
-        command = [*odp, "enclave", "upgrade", "--services", str(self.root), "--json", *options]
+        command = [*odp, "enclave", "upgrade", "--services", str(self.root), "--json"]
         end, struck = time.monotonic() + SECONDS, not victim
         while True:
             with (
                 self._under(),
-                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running,
+                subprocess.Popen(
+                    [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                ) as running,
             ):
                 if not struck:
                     struck = self._strike(victim, running, moment)
@@ -240,6 +244,8 @@ class Deployment:
                 break
             if time.monotonic() > end:
                 raise Stuck(f"not handed over: {error.strip()}")
+            if "did not close within" in error:  # devices are away, and the command names this way out
+                options = _VOID
             self.serving()
         told = json.loads(answer)
         values = ReferenceValues.load(self.services.reference_values)
