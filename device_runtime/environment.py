@@ -17,13 +17,14 @@ from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Rea
 from device_runtime.person.conditions import Conditions
 from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import Sensors
-from device_runtime.round.examples import MadeExamples, OpenedTask, most_asked
+from device_runtime.round.examples import MadeExamples, most_asked
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention
 from device_runtime.store.store import Store, store_path
+from device_runtime.tasks.local_assignment import Offered
 from odp._system.files.private_files import private_folder
 from odp._system.files.state_folder import keep_out_of_git, state_errors, write_atomically
 from odp.errors import ConfigurationError, DataError, StateError
@@ -79,14 +80,14 @@ class OwnService:
         """What makes the examples that tasks may ask for, in a time that the limits fix."""
         return MadeExamples(maker=self, code_seconds=self._seconds + _START_SECONDS)
 
-    def most_asked(self, model: OpenedTask) -> int:
+    def most_asked(self, work: Offered) -> int:
         """The most examples of this service that the task reads."""
-        return most_asked(model.definition, service=self._name, type=EXAMPLE)
+        return most_asked(work.definition, service=self._name, type=EXAMPLE)
 
-    def make(self, path: Path, model: OpenedTask) -> Sequence[Example]:
+    def make(self, path: Path, work: Offered) -> Sequence[Example]:
         """Makes examples by the service. Raises HandlerFailed, StateError, after a line on the person's page."""
         with self._notes.errors(), self._open_at(path) as store:
-            return self.examples(store, population=model.terms.population, task=model.terms.name)
+            return self.examples(store, population=work.terms.population, task=work.terms.name)
 
     def keep(self, store: Store, made: Sequence[Example]) -> None:
         """Puts them in the place of earlier ones. Raises as ``make``."""

@@ -6,13 +6,12 @@ reveals which version of the table its device has, and nothing else about it.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 
 import numpy as np
 
 from distributor.model_store import ModelStore
+from odp._system.recent import Recent
 from odp.errors import ConfigurationError
 from odp.protocol.wire.blocks import block_count, block_hashes
 from odp.transport.channel import CHUNK_BYTES
@@ -55,17 +54,10 @@ class BlockLists:
 
     def __init__(self, store: ModelStore) -> None:
         self._store = store
-        self._lock = threading.Lock()
-        self._lists: OrderedDict[tuple[bytes, int], bytes] = OrderedDict()
+        self._lists: Recent[tuple[bytes, int], bytes] = Recent(_MOST_LISTS)
 
     def of(self, model: bytes, index: int) -> bytes:
         """The list of a table. Raises FileNotFoundError if the model is not stored."""
-        with self._lock:  # whoever asks for the same list waits for it
-            hashes = self._lists.get((model, index))
-            if hashes is None:
-                hashes = block_hashes(self._store.chunks(model, index, CHUNK_BYTES))
-                self._lists[model, index] = hashes
-            self._lists.move_to_end((model, index))
-            while len(self._lists) > _MOST_LISTS:
-                self._lists.popitem(last=False)
-            return hashes
+        return self._lists.get_or_make(
+            (model, index), lambda: block_hashes(self._store.chunks(model, index, CHUNK_BYTES))
+        )

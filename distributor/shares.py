@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from distributor.interface import UnknownModel, open_header
 from distributor.model_store import ModelStore
+from odp._system.recent import Recent
 from odp.crypto.pir import scanning, two_server
 from odp.errors import ConfigurationError, StateError
 from odp.protocol.wire.tables import keyed_entry, table_from_bytes, written_rows
@@ -43,9 +43,7 @@ class Shares:
 
     def __init__(self, store: ModelStore) -> None:
         self._store = store
-        self._lock = threading.Lock()
-        self._reading = threading.Lock()
-        self._ready: OrderedDict[bytes, Ready] = OrderedDict()
+        self._ready: Recent[bytes, Ready] = Recent(_MOST_READY)
         self._batches = QueryBatches()
 
     def answer(self, ready: Ready, query: bytes, *, pad_seed: bytes | None) -> bytes:
@@ -59,27 +57,7 @@ class Shares:
           UnknownModel: it is not on the disk any more.
           ConfigurationError: its task asks in another way, or a file is not what was published.
         """
-        database = self._known(model)
-        if database is None:
-            with self._reading:  # whoever asks for a model that is not ready waits for it; the others go on
-                database = self._known(model)
-                if database is None:
-                    database = self._read(model)
-                    self._keep(model, database)
-        return database
-
-    def _known(self, model: bytes) -> Ready | None:
-        with self._lock:
-            database = self._ready.get(model)
-            if database is not None:
-                self._ready.move_to_end(model)
-            return database
-
-    def _keep(self, model: bytes, ready: Ready) -> None:
-        with self._lock:
-            self._ready[model] = ready
-            while len(self._ready) > _MOST_READY:
-                self._ready.popitem(last=False)
+        return self._ready.get_or_make(model, lambda: self._read(model))
 
     def _read(self, model: bytes) -> Ready:
         try:

@@ -59,7 +59,6 @@ class MachineSensors:
         self._idle_load = idle_load
 
     def idle(self) -> bool:
-        """As ``Sensors``."""
         try:
             load = os.getloadavg()[0] / (os.cpu_count() or 1)
         except (OSError, AttributeError):
@@ -67,37 +66,25 @@ class MachineSensors:
         return load <= self._idle_load
 
     def charging(self) -> bool:
-        """As ``Sensors``."""
         plugged = _battery().power_plugged
         if plugged is None:
             raise Unreadable("the system does not report whether it is plugged in")
         return bool(plugged)
 
     def battery(self) -> float:
-        """As ``Sensors``."""
         return float(_battery().percent) / 100.0
 
     def unmetered(self) -> bool:
-        """As ``Sensors``."""
         raise Unreadable("there is no portable reading of a metered network")
 
     def free_bytes(self) -> int:
-        """As ``Sensors``."""
         try:
             return shutil.disk_usage(self._folder).free
         except OSError as error:
             raise Unreadable((error.strerror or "the folder is missing").lower()) from None
 
     def temperature(self) -> float:
-        """As ``Sensors``."""
-        try:
-            import psutil
-        except ImportError:
-            raise Unreadable(advice("psutil")) from None
-        try:
-            temperatures = psutil.sensors_temperatures()
-        except (AttributeError, OSError, RuntimeError):
-            temperatures = {}
+        temperatures = _of_psutil("sensors_temperatures") or {}
         # Absent sensors show 0, and some broken ones a number that nothing survives.
         read = [
             sensor.current
@@ -112,17 +99,22 @@ class MachineSensors:
 
 def _battery() -> Any:
     """The battery by psutil: ``percent`` and ``power_plugged``."""
+    battery = _of_psutil("sensors_battery")
+    if battery is None:
+        raise Unreadable("the system reports no battery")
+    return battery
+
+
+def _of_psutil(reading: str) -> Any:
+    """A reading of psutil by name; None where the system has none."""
     try:
         import psutil
     except ImportError:
         raise Unreadable(advice("psutil")) from None
     try:
-        battery = psutil.sensors_battery()
+        return getattr(psutil, reading)()
     except (AttributeError, OSError, RuntimeError):
-        battery = None
-    if battery is None:
-        raise Unreadable("the system reports no battery")
-    return battery
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,27 +129,21 @@ class SimulatedSensors:
     heat: float | None = 30.0
 
     def idle(self) -> bool:
-        """As ``Sensors``."""
         return bool(_readable(self.is_idle))
 
     def charging(self) -> bool:
-        """As ``Sensors``."""
         return bool(_readable(self.is_charging))
 
     def battery(self) -> float:
-        """As ``Sensors``."""
         return float(_readable(self.charge))
 
     def unmetered(self) -> bool:
-        """As ``Sensors``."""
         return bool(_readable(self.is_unmetered))
 
     def free_bytes(self) -> int:
-        """As ``Sensors``."""
         return int(_readable(self.free))
 
     def temperature(self) -> float:
-        """As ``Sensors``."""
         return float(_readable(self.heat))
 
 

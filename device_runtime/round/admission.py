@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from device_runtime.network.services import Services, Traffic
 from device_runtime.tasks.assignment import Work
+from device_runtime.tasks.local_assignment import Offered
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
 from odp.errors import EnrolmentError
@@ -55,35 +55,6 @@ def attesters_of(
     return tuple(made)
 
 
-class Admitting(Protocol):
-    """A round, or a period of a task of local trust, for which devices may need a token."""
-
-    @property
-    def task_sha256(self) -> bytes:
-        """The task's id."""
-        ...
-
-    @property
-    def round(self) -> int:
-        """Its number, which its token key has."""
-        ...
-
-    @property
-    def charter(self) -> Charter | None:
-        """The population's, which was found to be in force."""
-        ...
-
-    @property
-    def token_key(self) -> enrolment_pb2.SignedTokenKey | None:
-        """As the server stated it."""
-        ...
-
-    @property
-    def issuer(self) -> str:
-        """The issuer's host:port, likewise."""
-        ...
-
-
 @dataclass(frozen=True)
 class Admission:
     """Gets tokens for the devices of a host; holds nothing of any device; thread-safe.
@@ -110,7 +81,7 @@ class Admission:
         """
         return self.token(work, domains.session_token(identity), secret, traffic)
 
-    def token(self, work: Admitting, message: bytes, secret: bytes, traffic: Traffic) -> bytes:
+    def token(self, work: Offered, message: bytes, secret: bytes, traffic: Traffic) -> bytes:
         """The token (256 bytes) over ``message``; empty where the population's charter names no issuer.
 
         The charter was found to be in force. Nothing was asked of the issuer where the round's key is not its own.
@@ -145,7 +116,7 @@ class Admission:
         return next((attester for attester in made if attester.kind in challenge.attesters), made[0])
 
 
-def _checked_key(work: Admitting, issuer_key: bytes) -> TokenKey:
+def _checked_key(work: Offered, issuer_key: bytes) -> TokenKey:
     """The round's key, under the signature of the issuer that the charter names."""
     charter: Charter | None = work.charter
     if charter is None or work.token_key is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -32,23 +32,6 @@ class OwnData:
     keys: Int64Array = field(repr=False)
 
 
-class Computation(Protocol):
-    """One device's contribution, of its own rows and of nothing else that is private."""
-
-    @property
-    def definition(self) -> common_pb2.TaskDefinition:
-        """Of the task, which was checked."""
-        ...
-
-    def read(self, store: Store) -> OwnData:
-        """The rows that the task may read. May raise anything."""
-        ...
-
-    def compute(self, device_data: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
-        """(payload or report, new local parameters). May raise anything."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundComputation:
     """A contribution to a round.
@@ -66,14 +49,14 @@ class RoundComputation:
     catalogue: Catalogue | None = None
 
     def read(self, store: Store) -> OwnData:
-        """As ``Computation.read``."""
+        """The rows that the task may read. May raise anything."""
         with np.errstate(all="ignore"):
             rows = examples(store, self.definition, now=self.now, catalogue=self.catalogue)
             keys = self.client.keys(rows, round=self.round, seed=self.seed) if self.keyed else NO_KEYS
         return OwnData(rows, keys)
 
     def compute(self, device_data: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
-        """As ``Computation.compute``."""
+        """(payload or report, new local parameters). May raise anything."""
         if slices is None:
             raise ValueError("a contribution to a round needs its model")
         with np.errstate(all="ignore"):
@@ -106,14 +89,18 @@ class ReportComputation:
     source: RandomSource
 
     def read(self, store: Store) -> OwnData:
-        """As ``Computation.read``."""
+        """The rows that the task may read. May raise anything."""
         with np.errstate(all="ignore"):
             return OwnData(examples(store, self.definition, now=self.now), NO_KEYS)
 
     def compute(self, device_data: OwnData, slices: Slices | None) -> tuple[bytes, bytes | None]:
-        """As ``Computation.compute``."""
+        """(payload or report, new local parameters). May raise anything."""
         with np.errstate(all="ignore"):
             return self.algorithm.report(self.drawn_row, device_data.rows, source=self.source), b""
+
+
+#: One device's contribution, of its own rows and of nothing else that is private.
+Computation: TypeAlias = RoundComputation | ReportComputation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,14 +121,9 @@ class Described:
 
 def described(computation: Computation) -> Described:
     """What another process is told of a computation, which knows its definition."""
-    match computation:
-        case RoundComputation():
-            return Described(
-                round=computation.round, seed=computation.seed, now=computation.now, keyed=computation.keyed
-            )
-        case ReportComputation():
-            return Described(round=None, now=computation.now, drawn_row=computation.drawn_row)
-    raise TypeError(f"a {type(computation).__name__} is computed in place")
+    if isinstance(computation, ReportComputation):
+        return Described(round=None, now=computation.now, drawn_row=computation.drawn_row)
+    return Described(round=computation.round, seed=computation.seed, now=computation.now, keyed=computation.keyed)
 
 
 class Prepared:

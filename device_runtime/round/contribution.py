@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -57,22 +57,6 @@ def require_trainable(work: Work, slices: Slices) -> None:
         raise ServiceError(f"round {work.round}: {error}") from error
 
 
-class Computer(Protocol):
-    """Where one contribution is computed. May raise anything; nothing of it is heard before the window is over."""
-
-    def keys(self, window: Window) -> Int64Array:
-        """Reads the rows; which rows of the model the device needs for them."""
-        ...
-
-    def contribution(self, slices: Slices | None, window: Window) -> tuple[bytes, bytes | None]:
-        """(payload, new local parameters), of rows that are read now where ``keys`` was not asked before."""
-        ...
-
-    def end(self) -> None:
-        """Stops what still goes on. Idempotent."""
-        ...
-
-
 class Here:
     """Computes in this process."""
 
@@ -81,13 +65,13 @@ class Here:
         self._own_data: OwnData | None = None
 
     def keys(self, window: Window) -> Int64Array:
-        """As ``Computer.keys``."""
+        """Reads the rows; which rows of the model the device needs for them."""
         with beside(self._path, self._key, over=window.reading_over) as store:
             self._own_data = self._computation.read(store)
         return self._own_data.keys
 
     def contribution(self, slices: Slices | None, window: Window) -> tuple[bytes, bytes | None]:
-        """As ``Computer.contribution``."""
+        """(payload, new local parameters), of rows that are read now where ``keys`` was not asked before."""
         if self._own_data is None:
             self.keys(window)
         if self._own_data is None:
@@ -110,11 +94,11 @@ class There:
         self._process: ComputingProcess | None = None
 
     def keys(self, window: Window) -> Int64Array:
-        """As ``Computer.keys``."""
+        """Reads the rows; which rows of the model the device needs for them."""
         return self._begun(window).keys(window, most=self._most_keys)
 
     def contribution(self, slices: Slices | None, window: Window) -> tuple[bytes, bytes | None]:
-        """As ``Computer.contribution``."""
+        """(payload, new local parameters), of rows that are read now where ``keys`` was not asked before."""
         process = self._process or self._begun(window)
         return process.contribution(slices, window, payload_bytes=self._payload_bytes)
 
@@ -127,6 +111,10 @@ class There:
         self._process = self._template.fork()
         self._process.begin(self._path, self._key, self._described, window)
         return self._process
+
+
+#: Where one contribution is computed. May raise anything; nothing of it is heard before the window is over.
+Computer: TypeAlias = Here | There
 
 
 class Contributing:

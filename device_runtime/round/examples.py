@@ -24,12 +24,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from device_runtime.person.ledger import TaskTerms
 from device_runtime.round.door import Door, Window
 from device_runtime.store.database import Database
 from device_runtime.store.keyed_ratings import numbered_ratings, ratings_by_id
 from device_runtime.store.reader import beside
 from device_runtime.store.store import Store
+from device_runtime.tasks.local_assignment import Offered
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import EVENTS, MOST_RATINGS, LocalData, LocalRows, LocalTable
 from odp.crypto import domains
@@ -271,28 +271,14 @@ def _aggregated(items: Int64Array, values: Float64Array, aggregate: str) -> Loca
     return LocalRows(distinct[finite], aggregated[finite], unread=int((~finite).sum()))
 
 
-class OpenedTask(Protocol):
-    """A task whose signature and fields were checked."""
-
-    @property
-    def definition(self) -> common_pb2.TaskDefinition:
-        """As its developer signed it."""
-        ...
-
-    @property
-    def terms(self) -> TaskTerms:
-        """What it costs."""
-        ...
-
-
 class ExampleMaker(Protocol):
     """A device's own code that makes examples."""
 
-    def most_asked(self, model: OpenedTask) -> int:
+    def most_asked(self, work: Offered) -> int:
         """The most examples of this code that the task reads: a function of its definition alone. 0: it reads none."""
         ...
 
-    def make(self, path: Path, model: OpenedTask) -> Sequence[Any]:
+    def make(self, path: Path, work: Offered) -> Sequence[Any]:
         """The examples of the device whose store lies at ``path``. In any thread; may raise anything."""
         ...
 
@@ -308,9 +294,9 @@ class MadeExamples:
     maker: ExampleMaker
     code_seconds: float
 
-    def make(self, store: Store, model: OpenedTask, door: Door) -> None:
-        """Makes the examples that the task of ``model`` may read; returns when the time is over, and raises nothing."""
-        most = self.maker.most_asked(model)
+    def make(self, store: Store, work: Offered, door: Door) -> None:
+        """Makes the examples that the task of ``work`` may read; returns when the time is over, and raises nothing."""
+        most = self.maker.most_asked(work)
         if not most:
             return
         storing = STORE_SECONDS + ROW_SECONDS * most
@@ -322,7 +308,7 @@ class MadeExamples:
             return window.seconds_left <= storing / 2
 
         def run(window: Window = window) -> bool:
-            made = self.maker.make(path, model)
+            made = self.maker.make(path, work)
             with beside(path, key, over=late) as examples_store, examples_store.transaction():
                 self.maker.keep(examples_store, made[-most:])
                 if late():

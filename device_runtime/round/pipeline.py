@@ -15,9 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from device_runtime.person.ledger import TaskTerms
 from device_runtime.round.admission import Admission
 from device_runtime.round.computations import Computation, ReportComputation, RoundComputation
 from device_runtime.round.computing_processes import ComputingProcesses
@@ -29,50 +27,15 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import CharterMemory
-from device_runtime.tasks.computing_terms import ComputingTerms, Place
-from device_runtime.tasks.local_assignment import LocalWork
+from device_runtime.tasks.computing_terms import Place
+from device_runtime.tasks.local_assignment import LocalWork, Offered
 from odp.errors import PrivacyError
 from odp.privacy.mechanisms.random_source import RandomSource
-from odp.signed.charter import Charter
 from odp.trust.log.proofs import LoggedEndorsement, LogGuard
-from odp.v1 import common_pb2, log_pb2
+from odp.v1 import common_pb2
 
 #: Endorsements that an assignment's proofs showed to be in the log.
 Logged = Sequence[LoggedEndorsement]
-
-
-class Offered(Protocol):
-    """What a device is asked to contribute to: a round, or a task of local trust."""
-
-    @property
-    def definition(self) -> common_pb2.TaskDefinition:
-        """Of the task, which was checked."""
-        ...
-
-    @property
-    def terms(self) -> TaskTerms:
-        """What it costs."""
-        ...
-
-    @property
-    def computing(self) -> ComputingTerms:
-        """How long its contributions take."""
-        ...
-
-    @property
-    def signed_task(self) -> common_pb2.SignedTask:
-        """As its developer signed it."""
-        ...
-
-    @property
-    def charter(self) -> Charter | None:
-        """The population's."""
-        ...
-
-    @property
-    def log(self) -> log_pb2.LogProof | None:
-        """The server's proof, which is not checked yet."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

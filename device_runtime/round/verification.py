@@ -20,7 +20,6 @@ import hashlib
 import json
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.charters import charter_of, require_in_force
 from odp._system.files.private_files import make_folders
 from odp._system.files.state_folder import state_errors, write_atomically
+from odp._system.recent import Recent
 from odp.crypto import domains
 from odp.crypto.public_keys import require_x25519
 from odp.crypto.signing import SignatureError, verify
@@ -78,7 +78,7 @@ class Records:
         self._pinned_bytes = reference_values_bytes(self._pinned)
         self._clock = clock
         self._lock = threading.Lock()
-        self._written: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+        self._written: Recent[tuple[object, ...], bytes] = Recent(_REMEMBERED)
 
     def keep(self, work: Work, evidence: Sequence[Evidence]) -> bytes:
         """The SHA-256 of the record of what was verified for ``work``; it is on the disk when this returns.
@@ -94,7 +94,7 @@ class Records:
         with self._lock:
             if pinned is not self._pinned:
                 self._pinned, self._pinned_bytes = pinned, reference_values_bytes(pinned)
-                self._written.clear()
+                self._written = Recent(_REMEMBERED)
             record = self._written.get(key)
             if record is None:
                 reference_values = self._write(self._pinned_bytes)
@@ -115,9 +115,8 @@ class Records:
                         for piece in evidence
                     ],
                 }
-                record = self._written[key] = self._write(json.dumps(content, sort_keys=True).encode() + b"\n")
-                while len(self._written) > _REMEMBERED:
-                    self._written.popitem(last=False)
+                record = self._write(json.dumps(content, sort_keys=True).encode() + b"\n")
+                self._written.put(key, record)
             return record
 
     def _write(self, data: bytes) -> bytes:

@@ -14,11 +14,8 @@ what from each of them.
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -28,6 +25,7 @@ from device_runtime.rows.downloads import fetch_table
 from device_runtime.rows.lookup import Asked, Verify, select_sealed
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.tasks.assignment import Model, Work
+from odp._system.recent import Recent
 from odp.crypto import domains, hpke
 from odp.crypto.pir import two_server
 from odp.crypto.pir.shape import Shape
@@ -43,19 +41,6 @@ from odp.v1 import common_pb2, distributor_pb2, retrieval_pb2
 _MOST_SHAPES = 8
 # A round that is open, and the one before it for devices that are late.
 _MOST_HELD = 2
-
-
-class Retrieval(Protocol):
-    """One method to get rows."""
-
-    def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
-        """The rows of the distinct, ascending ``keys``, and the dense tables.
-
-        Raises:
-          ServiceError: what came is not what the manifest says, or was refused; nothing of it is used.
-          ServiceUnavailable: nobody answers; try again later.
-        """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +68,7 @@ class Retrievals:
         if method_of(model.definition) == PIR and model.keyed:
             self.two_parties.require_pinned(model.definition.broadcast.helper_key)
 
-    def of(self, model: Model) -> Retrieval:
+    def of(self, model: Model) -> WholeModel | TwoParties:
         """The method of a task that does not use the enclave (``asks_enclave``); models without rows travel whole."""
         return self.whole if not model.keyed or method_of(model.definition) == ALL else self.two_parties
 
@@ -112,7 +97,7 @@ class SealedRows:
 
     @refusing("answer with rows")
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
-        """As ``Retrieval``; ``checked`` is the enclave that answered.
+        """As ``WholeModel.fetch``; ``checked`` is the enclave that answered.
 
         Raises, besides: AttestationError where the enclave's new evidence is refused.
         """
@@ -148,8 +133,7 @@ class TwoParties:
         self._services = services
         self._helper_keys = helper_keys
         self._random_bytes = random_bytes
-        self._lock = threading.Lock()
-        self._shapes: OrderedDict[bytes, Shape] = OrderedDict()
+        self._shapes: Recent[bytes, Shape] = Recent(_MOST_SHAPES)
 
     def require_pinned(self, helper_key: bytes) -> None:
         """Raises AttestationError unless the person pinned the helper with this key."""
@@ -162,7 +146,7 @@ class TwoParties:
 
     @refusing("answer of two parties")
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
-        """As ``device_runtime.rows.retrieval.Retrieval``. Raises AttestationError, too: see ``require_pinned``."""
+        """As ``WholeModel.fetch``. Raises AttestationError, too: see ``require_pinned``."""
         model = work.model
         helper_key = model.definition.broadcast.helper_key
         self.require_pinned(helper_key)
@@ -186,8 +170,7 @@ class TwoParties:
         try:
             rows = two_server.recover(secret, reply.answer)
         except two_server.WrongRowsError:
-            with self._lock:  # it may have been the shape that was wrong
-                self._shapes.pop(model.model_sha256, None)
+            self._shapes.forget(model.model_sha256)  # it may have been the shape that was wrong
             raise ServiceError(
                 f"the distributor at {work.distributor} or its helper answered with wrong rows; none of them were used"
             ) from None
@@ -204,8 +187,7 @@ class TwoParties:
     def _shape(self, work: Work, entry: common_pb2.TableManifest, traffic: Traffic) -> Shape:
         """The table's shape. The leader cannot make it depend on the device; fetched once per version."""
         model = work.model
-        with self._lock:
-            cached = self._shapes.get(model.model_sha256)
+        cached = self._shapes.get(model.model_sha256)
         if cached is not None:
             return cached
         request = retrieval_pb2.GetShapeRequest(model_sha256=model.model_sha256, table=entry.name)
@@ -225,10 +207,7 @@ class TwoParties:
             raise ServiceError(
                 f"the distributor at {work.distributor} sent the shape of another table than {entry.name!r}"
             )
-        with self._lock:
-            self._shapes[model.model_sha256] = shape
-            while len(self._shapes) > _MOST_SHAPES:
-                self._shapes.popitem(last=False)
+        self._shapes.put(model.model_sha256, shape)
         return shape
 
 
@@ -246,41 +225,34 @@ class WholeModel:
     def __init__(self, services: Services, cache: TableCache | None = None) -> None:
         self._services = services
         self._cache = cache
-        # Held during a download: other threads that need the same tables wait for them.
-        self._lock = threading.Lock()
-        self._held: OrderedDict[bytes, ModelVersion] = OrderedDict()
+        self._held: Recent[bytes, ModelVersion] = Recent(_MOST_HELD)
 
     @refusing("answer with a model")
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
-        """The rows of ``keys``; the first device that waits for a download accounts for its bytes.
+        """The rows of the distinct, ascending ``keys``, and the dense tables.
 
-        Raises as ``device_runtime.rows.retrieval.Retrieval``.
+        The first device that waits for a download accounts for its bytes.
+
+        Raises:
+          ServiceError: what came is not what the manifest says, or was refused; nothing of it is used.
+          ServiceUnavailable: nobody answers; try again later.
         """
-        broadcast = self._model(work, traffic)
+        broadcast = self._held.get_or_make(work.model.model_sha256, lambda: self._downloaded(work, traffic))
         table = broadcast.keyed.rows if work.model.keyed else np.zeros((0, 0), dtype=np.float32)
         if len(keys) and keys[-1] >= len(table):
             raise ServiceError(f"the model of round {work.round} lacks rows that its task asks for")
         rows = table[keys]
         return Slices(broadcast.version, np.asarray(keys, dtype=np.int64), rows, broadcast.dense)
 
-    def _model(self, work: Work, traffic: Traffic) -> ModelVersion:
+    def _downloaded(self, work: Work, traffic: Traffic) -> ModelVersion:
         model = work.model
-        with self._lock:
-            version = self._held.get(model.model_sha256)
-            if version is None:
-                tables = {
-                    entry.name: self._services.download(work.distributor, model.model_sha256, entry, traffic)
-                    if self._cache is None
-                    else fetch_table(
-                        self._services, work.distributor, model.model_sha256, entry, self._cache, traffic=traffic
-                    )
-                    for entry in model.manifest.tables
-                }
-                try:
-                    version = broadcast_from(model.manifest, tables)
-                except ConfigurationError as error:
-                    raise ServiceError(f"the distributor at {work.distributor} sent a wrong model: {error}") from error
-                self._held[model.model_sha256] = version
-                while len(self._held) > _MOST_HELD:
-                    self._held.popitem(last=False)
-            return version
+        tables = {
+            entry.name: self._services.download(work.distributor, model.model_sha256, entry, traffic)
+            if self._cache is None
+            else fetch_table(self._services, work.distributor, model.model_sha256, entry, self._cache, traffic=traffic)
+            for entry in model.manifest.tables
+        }
+        try:
+            return broadcast_from(model.manifest, tables)
+        except ConfigurationError as error:
+            raise ServiceError(f"the distributor at {work.distributor} sent a wrong model: {error}") from error

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +17,7 @@ from device_runtime.modes import half_of
 from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.charters import charter_of
 from device_runtime.tasks.computing_terms import ComputingTerms
+from odp._system.recent import Recent
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Client, ProgramClient, Query
 from odp.crypto.leaves import MOST_LEAVES
@@ -271,19 +270,11 @@ class AssignmentReader:
     """``open_assignment`` with a cache for equal bytes; thread-safe."""
 
     def __init__(self, population: str, *, trainer: ProgramTrainer | None = None) -> None:
-        self._population = population
-        self._trainer = trainer
-        self._lock = threading.Lock()
-        self._works: OrderedDict[bytes, Work] = OrderedDict()
+        self._population, self._trainer = population, trainer
+        self._works: Recent[bytes, Work] = Recent(_MOST_REMEMBERED)
 
     def open(self, assignment: server_pb2.Assignment) -> Work:
         digest = hashlib.sha256(assignment.SerializeToString(deterministic=True)).digest()
-        with self._lock:
-            work = self._works.get(digest)
-        if work is None:
-            work = open_assignment(assignment, population=self._population, trainer=self._trainer)
-            with self._lock:
-                self._works[digest] = work
-                while len(self._works) > _MOST_REMEMBERED:
-                    self._works.popitem(last=False)
-        return work
+        return self._works.get_or_make(
+            digest, lambda: open_assignment(assignment, population=self._population, trainer=self._trainer)
+        )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from device_runtime.person.ledger import TaskTerms
-from device_runtime.tasks.assignment import require_own_tables
+from device_runtime.tasks.assignment import Work, require_own_tables
 from device_runtime.tasks.charters import charter_of
 from device_runtime.tasks.computing_terms import ComputingTerms
+from odp._system.recent import Recent
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
@@ -76,6 +76,10 @@ class LocalWork:
         return len(self.terms.rounds)
 
 
+#: What a device is asked to contribute to: a round, or a task of local trust.
+Offered: TypeAlias = Work | LocalWork
+
+
 @refusing("assignment of local trust")
 def open_local_assignment(assignment: server_pb2.LocalAssignment, *, population: str) -> LocalWork:
     """Checks an assignment for devices of ``population``.
@@ -114,18 +118,9 @@ class LocalAssignmentReader:
 
     def __init__(self, population: str) -> None:
         self._population = population
-        self._lock = threading.Lock()
-        self._works: OrderedDict[bytes, LocalWork] = OrderedDict()
+        self._works: Recent[bytes, LocalWork] = Recent(_MOST_REMEMBERED)
 
     def open(self, assignment: server_pb2.LocalAssignment) -> LocalWork:
         """Raises as ``open_local_assignment``."""
         digest = hashlib.sha256(assignment.SerializeToString(deterministic=True)).digest()
-        with self._lock:
-            work = self._works.get(digest)
-        if work is None:
-            work = open_local_assignment(assignment, population=self._population)
-            with self._lock:
-                self._works[digest] = work
-                while len(self._works) > _MOST_REMEMBERED:
-                    self._works.popitem(last=False)
-        return work
+        return self._works.get_or_make(digest, lambda: open_local_assignment(assignment, population=self._population))

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 MOST_CONNECTIONS = 32
 MOST_STRANGERS = 24
@@ -100,18 +99,6 @@ def hang_up(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class Source(Protocol):
-    """The methods of a socket that a reader needs."""
-
-    def settimeout(self, seconds: float, /) -> None:
-        """Sets the timeout of the next read."""
-        ...
-
-    def recv_into(self, buffer: memoryview, /) -> int:
-        """Reads at least one byte; 0 at the end. Raises OSError."""
-        ...
-
-
 class RequestReader(io.RawIOBase):
     """Reads the bytes of one request at a time from a connection: ``begin`` starts the next one.
 
@@ -123,7 +110,7 @@ class RequestReader(io.RawIOBase):
       clock: seconds that never go back.
     """
 
-    def __init__(self, source: Source, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: socket.socket, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._source = source
         self._clock = clock

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from device_runtime.person.decisions import Person
 from device_runtime.person.limits import Limits
@@ -33,18 +33,6 @@ class PrivacyPage:
     recommended: ShownItems | None = None
 
 
-class Controls(Protocol):
-    """What the view needs from a device, and may change on it."""
-
-    def page(self) -> PrivacyPage:
-        """The data of the front page, read again. Raises StateError if the store is damaged."""
-        ...
-
-    def decide(self, what: str, form: Mapping[str, str]) -> bool:
-        """Executes a decision; False if its name is unknown. Raises OdpError if it is not possible."""
-        ...
-
-
 class DeviceControls:
     """The controls of one device. Each call opens the store, so that the device host may run at the same time.
 
@@ -66,7 +54,7 @@ class DeviceControls:
         self._path, self._gate, self._name, self._open, self._clock = path, gate, name, open_store, clock
 
     def page(self) -> PrivacyPage:
-        """As ``Controls`` says."""
+        """The data of the front page, read again. Raises StateError if the store is damaged."""
         with self._open(self._path) as store:
             readings = explain(store, self._gate)
             return PrivacyPage(
@@ -83,7 +71,10 @@ class DeviceControls:
             )
 
     def decide(self, what: str, form: Mapping[str, str]) -> bool:
-        """As ``Controls`` says: pause, resume, opt-out and opt-in (``task``, or none for everything), and limit."""
+        """Executes a decision; False if its name is unknown. Raises OdpError if it is not possible.
+
+        The names are pause, resume, opt-out and opt-in (``task``, or none for everything), and limit.
+        """
         now = self._clock()
         change = _CHANGES.get(what)
         if change is None:
@@ -94,22 +85,6 @@ class DeviceControls:
 
 
 _Change = Callable[[Person, Mapping[str, str], float, Gate], Person]
-
-
-def _pause(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
-    return dataclasses.replace(person, paused=person.paused if person.paused is not None else now)
-
-
-def _resume(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
-    return dataclasses.replace(person, paused=None)
-
-
-def _opt_out(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
-    return person.with_opt_out(form.get("task"), now)
-
-
-def _opt_in(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
-    return person.without_opt_out(form.get("task"))
 
 
 def _limit(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> Person:
@@ -146,9 +121,11 @@ LIMITS: Mapping[str, str] = {
     "tables": "tables that tasks may train on, separated by commas; empty allows all",
 }
 _CHANGES: Mapping[str, _Change] = {
-    "pause": _pause,
-    "resume": _resume,
-    "opt-out": _opt_out,
-    "opt-in": _opt_in,
+    "pause": lambda person, form, now, gate: dataclasses.replace(
+        person, paused=person.paused if person.paused is not None else now
+    ),
+    "resume": lambda person, form, now, gate: dataclasses.replace(person, paused=None),
+    "opt-out": lambda person, form, now, gate: person.with_opt_out(form.get("task"), now),
+    "opt-in": lambda person, form, now, gate: person.without_opt_out(form.get("task")),
     "limit": _limit,
 }

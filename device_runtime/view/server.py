@@ -18,7 +18,6 @@ import secrets
 import socket
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from html import escape
 from http import HTTPStatus
@@ -28,10 +27,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from device_runtime.view import pages
 from device_runtime.view.connections import REQUEST_SECONDS, Connections, RequestReader
-from device_runtime.view.privacy_page import Controls
+from device_runtime.view.privacy_page import DeviceControls
 from device_runtime.view.sanitizer import sanitized
 from device_runtime.view.source import Recorder, ResultPage, Results
 from odp import _validate
+from odp._system.recent import Recent
 from odp.errors import ConfigurationError, OdpError
 
 HOST = "127.0.0.1"
@@ -84,7 +84,7 @@ class View:
 
 def start_view(
     *,
-    controls: Controls,
+    controls: DeviceControls,
     results: Results,
     record: Recorder,
     port: int = 0,
@@ -124,7 +124,7 @@ class _Site:
 
     def __init__(
         self,
-        controls: Controls,
+        controls: DeviceControls,
         results: Results,
         record: Recorder,
         token: Callable[[], str],
@@ -134,16 +134,14 @@ class _Site:
         self.token = token()
         self._controls, self._results, self._record = controls, results, record
         self._token, self._clock = token, clock
-        self._lock = threading.Lock()
-        # The token of an open rendered page, and its result; the oldest go first.
-        self._opened: OrderedDict[str, str] = OrderedDict()
+        # The token of an open rendered page, and its result.
+        self._opened: Recent[str, str] = Recent(_MOST_OPEN_PAGES)
 
     def knows(self, path: str) -> bool:
         """Whether the path starts with a token that only the person's browser has."""
         first, _, rest = path.lstrip("/").partition("/")
         if first == "r":
-            with self._lock:
-                return rest.partition("/")[0] in self._opened
+            return self._opened.get(rest.partition("/")[0]) is not None
         return self._is_token(first)
 
     def get(self, path: str, query: Mapping[str, str]) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
@@ -154,8 +152,7 @@ class _Site:
             return self._private_page(rest) if slash else None
         if first == "r":
             opened, _, rest = rest.partition("/")
-            with self._lock:
-                id = self._opened.get(opened)
+            id = self._opened.get(opened)
             result = None if id is None else self._results.result(id)
             return None if result is None else self._rendered(result, rest, query)
         return None
@@ -179,10 +176,7 @@ class _Site:
         if result is None:
             return None
         opened = self._token()
-        with self._lock:
-            self._opened[opened] = result.id
-            while len(self._opened) > _MOST_OPEN_PAGES:
-                self._opened.popitem(last=False)
+        self._opened.put(opened, result.id)
         # The path ends with a slash: an event URL of the page is relative to it.
         folder = f"{self.origin}/r/{opened}/"
         return HTTPStatus.OK, _html(page_headers(frames=folder)), pages.around(result, folder, self._clock()).encode()

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar, cast
 import grpc
 
 from odp import _validate
+from odp._system.recent import Recent
 from odp.errors import ConfigurationError, Refusal, StateError
 from odp.privacy.ledger_state import LedgerHead
 from odp.transport import observing
@@ -84,8 +85,7 @@ class AggregatorService:
         self._modes = modes
         self._ingest = Ingest(core, storage, failed=failed, changes=changes)
         observing.watch("waiting_contributions", lambda: self._ingest.waiting)
-        self._reading = threading.Lock()
-        self._heads: dict[bytes, tuple[int, aggregator_pb2.GetLedgerResponse]] = {}
+        self._heads: Recent[bytes, tuple[int, aggregator_pb2.GetLedgerResponse]] = Recent(_HEADS_IN_MEMORY)
         self._held = threading.BoundedSemaphore(MAX_STREAMS)
         self._streams, self._long_streams = (
             Backpressure(at_once=most, waiting=0, service="aggregator", what="submissions")
@@ -157,10 +157,7 @@ class AggregatorService:
         signed = self._core.ledger(aggregator_pb2.GetLedgerRequest(task_sha256=task))
         if not signed.head:
             raise NotFound(f"task {short(task)} is not known here")
-        with self._reading:
-            self._heads[task] = version, signed
-            while len(self._heads) > _HEADS_IN_MEMORY:
-                self._heads.pop(next(iter(self._heads)))
+        self._heads.put(task, (version, signed))
         return signed
 
     def close(self) -> None:

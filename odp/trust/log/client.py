@@ -18,13 +18,13 @@ import dataclasses
 import json
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from odp._system.files.private_files import open_private, read_private
 from odp._system.files.state_folder import state_errors, write_atomically
 from odp._system.posix import fcntl
+from odp._system.recent import Recent
 from odp.crypto.log_reasons import LogReason, refused
 from odp.crypto.note import Note
 from odp.errors import StateError
@@ -234,7 +234,7 @@ class LogMemory:
         self._view = LogView()
         #: What ``_view`` was decoded from; None where it was not, or a change of this process came after it.
         self._decoded: bytes | None = None
-        self._accepted: OrderedDict[bytes, None] = OrderedDict()
+        self._accepted: Recent[bytes, Checkpoint] = Recent(_REMEMBERED)
 
     @property
     def view(self) -> LogView:
@@ -256,7 +256,7 @@ class LogMemory:
         check_age(verified, self.policy, now=now)
         checkpoint = verified.checkpoint
         with self._changing() as view:
-            if checkpoint.size < view.size and checkpoint.body in self._accepted:
+            if checkpoint.size < view.size and self._accepted.get(checkpoint.body):
                 return checkpoint
             is_newer = note == view.note or (verified.time or 0) >= _time(view.note, self.policy)
             newer = note if is_newer else view.note
@@ -264,9 +264,7 @@ class LogMemory:
             after = view.advanced(checkpoint, newer if same else note, self._fetch)
             # By the time that the checkpoint states, which ``check_age`` found to be near this device's clock.
             self._keep(after.pruned(verified.time or 0), view)
-            self._accepted[checkpoint.body] = None
-            while len(self._accepted) > _REMEMBERED:
-                self._accepted.popitem(last=False)
+            self._accepted.put(checkpoint.body, checkpoint)
         return checkpoint
 
     def require_not_withdrawn(self, leaf: bytes, *, until: int, index: int) -> None:

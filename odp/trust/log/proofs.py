@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from odp._system.recent import Recent
 from odp.crypto.log_reasons import LogReason, refused
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, TransparencyError
@@ -62,7 +62,7 @@ class LogGuard:
         self._policy: LogPolicy = memory.policy
         self._clock = clock
         self._lock = threading.Lock()
-        self._verified: OrderedDict[bytes, tuple[float, tuple[LoggedEndorsement, ...]]] = OrderedDict()
+        self._verified: Recent[bytes, tuple[float, tuple[LoggedEndorsement, ...]]] = Recent(_REMEMBERED)
 
     @refusing("proof of the log")
     def logged(
@@ -94,9 +94,7 @@ class LogGuard:
             if remembered is not None and self._clock() < remembered[0]:
                 return remembered[1]
             endorsements = self._checked(proof, *leaves)
-            self._verified[key] = (self._clock() + min(60.0, self._policy.max_age_seconds), endorsements)
-            while len(self._verified) > _REMEMBERED:
-                self._verified.popitem(last=False)
+            self._verified.put(key, (self._clock() + min(60.0, self._policy.max_age_seconds), endorsements))
             return endorsements
 
     def require_endorsed(self, enclave: VerifiedEnclave, logged: Sequence[LoggedEndorsement]) -> None:
