@@ -13,7 +13,7 @@ import numpy as np
 from distributor.model_store import ModelStore
 from odp._system.recent import Recent
 from odp.errors import ConfigurationError
-from odp.protocol.wire.blocks import block_count, block_hashes
+from odp.protocol.wire.tables import block_count, block_hashes
 from odp.transport.channel import CHUNK_BYTES
 from odp.v1 import distributor_pb2
 

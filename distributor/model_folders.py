@@ -30,7 +30,7 @@ from odp._system.files.durability import Health, create_file, finish, sync_folde
 from odp._system.files.private_files import make_folders
 from odp._system.files.state_folder import state_errors
 from odp.errors import ConfigurationError, DiskFull, StateError
-from odp.protocol.wire.blocks import BLOCK_BYTES
+from odp.protocol.wire.tables import BLOCK_BYTES
 from odp.v1 import common_pb2
 
 _NAME = re.compile(r"[0-9a-f]{64}")

@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 
 from distributor.model_store import StoredModel
 from odp.errors import ConfigurationError, DiskFull, StateError
-from odp.protocol.wire.blocks import BLOCK_BYTES
+from odp.protocol.wire.tables import BLOCK_BYTES
 from odp.v1 import common_pb2, distributor_pb2
 
 _NAME = re.compile(r"models/([0-9a-f]{64})")

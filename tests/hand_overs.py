@@ -14,8 +14,7 @@ from odp.crypto.note import Kind, NoteKey
 from odp.trust.enclave.guest import Guest
 from odp.trust.enclave.identity import EnclaveIdentity
 from odp.trust.enclave.log_policy import LogPolicy
-from odp.trust.enclave.policy import EnclavePolicy
-from odp.trust.enclave.upgrade_policy import UpgradePolicy
+from odp.trust.enclave.policy import EnclavePolicy, UpgradePolicy
 from odp.trust.log import Checkpoint, sign_checkpoint
 from odp.trust.log.endorsements import endorse
 from odp.trust.log.entries import EndorsementEntry, PolicyEntry, WithdrawalEntry

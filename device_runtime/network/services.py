@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -47,6 +47,8 @@ from odp.v1 import (
     table_pb2,
 )
 
+_Reply = TypeVar("_Reply")
+
 
 @dataclass
 class Traffic:
@@ -59,6 +61,19 @@ class Traffic:
         """Counts one exchange of protobuf messages."""
         self.up += request.ByteSize()
         self.down += reply.ByteSize()
+
+
+@contextlib.contextmanager
+def _stale_told() -> Iterator[None]:
+    """Separates errors for an outdated model version from other failures of a distributor."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.code is not grpc.StatusCode.NOT_FOUND:
+            raise
+        stale = StaleModel(str(error))
+        stale.code = error.code
+        raise stale from error
 
 
 class Services:
@@ -94,35 +109,26 @@ class Services:
     def check_in(self, population: str, traffic: Traffic) -> server_pb2.CheckInResponse:
         """Asks the server for work; reveals the population and nothing else."""
         request = server_pb2.CheckInRequest(population=population)
-        reply: server_pb2.CheckInResponse = self._call(
-            self._home.server.CheckIn, request, self._server, "check in with the server", traffic
-        )
-        return reply
+        return self._call(self._home.server.CheckIn, request, self._server, "check in with the server", traffic)
 
+    @_stale_told()
     def draw(self, task_sha256: bytes, traffic: Traffic) -> bytes:
         """A row of a task of local trust, drawn by the server; the same request of every device."""
         request = local_pb2.DrawRequest(task_sha256=task_sha256)
-        with _stale_told():
-            reply: local_pb2.DrawResponse = self._call(
-                self._home.local.Draw, request, self._server, "draw a row of the server", traffic
-            )
+        reply: local_pb2.DrawResponse = self._call(
+            self._home.local.Draw, request, self._server, "draw a row of the server", traffic
+        )
         return reply.row
 
+    @_stale_told()
     def report(self, request: local_pb2.ReportRequest, traffic: Traffic) -> local_pb2.ReportResponse:
         """Hands in a report of local trust, which is private by itself."""
-        with _stale_told():
-            reply: local_pb2.ReportResponse = self._call(
-                self._home.local.Report, request, self._server, "report to the server", traffic
-            )
-        return reply
+        return self._call(self._home.local.Report, request, self._server, "report to the server", traffic)
 
     def newest_model(self, population: str) -> server_pb2.GetModelResponse:
         """The newest model of a population, for inference; reveals the population and nothing else."""
         request = server_pb2.GetModelRequest(population=population)
-        reply: server_pb2.GetModelResponse = self._call(
-            self._home.server.GetModel, request, self._server, "ask the server for its model", Traffic()
-        )
-        return reply
+        return self._call(self._home.server.GetModel, request, self._server, "ask the server for its model", Traffic())
 
     def public_table(self, name: str) -> table_pb2.PublishedTable:
         """The newest version of a public table; reveals its name and nothing else."""
@@ -156,10 +162,7 @@ class Services:
         """A fresh challenge for a statement; reveals nothing."""
         method = self._peers.at("issuer", address).enrolment.GetChallenge
         what = "get a challenge of the issuer of tokens"
-        reply: enrolment_pb2.GetChallengeResponse = self._call(
-            method, enrolment_pb2.GetChallengeRequest(), address, what, traffic
-        )
-        return reply
+        return self._call(method, enrolment_pb2.GetChallengeRequest(), address, what, traffic)
 
     def issue_token(
         self, address: str, request: enrolment_pb2.IssueTokenRequest, traffic: Traffic
@@ -167,62 +170,51 @@ class Services:
         """A blind signature for a device that proves that it is one. Raises EnrolmentError if the issuer refuses."""
         method = self._peers.at("issuer", address).enrolment.IssueToken
         try:
-            reply: enrolment_pb2.IssueTokenResponse = self._call(
-                method, request, address, "get a token of the issuer", traffic
-            )
+            return self._call(method, request, address, "get a token of the issuer", traffic)
         except ServiceError as error:
             if error.code is not grpc.StatusCode.PERMISSION_DENIED:
                 raise
             raise EnrolmentError(str(error)) from error
-        return reply
 
+    @_stale_told()
     def select(
         self, address: str, request: distributor_pb2.SelectRequest, traffic: Traffic
     ) -> distributor_pb2.SelectResponse:
         """Rows of a keyed table; request and reply are encrypted."""
         method = self._distributor(address).distributor.Select
-        with _stale_told():
-            reply: distributor_pb2.SelectResponse = self._call(
-                method, request, address, "fetch rows from the distributor", traffic
-            )
-        return reply
+        return self._call(method, request, address, "fetch rows from the distributor", traffic)
 
+    @_stale_told()
     def table_shape(
         self, address: str, request: retrieval_pb2.GetShapeRequest, traffic: Traffic
     ) -> retrieval_pb2.GetShapeResponse:
         """The shape of a table: what a device needs for a private query to two parties."""
-        with _stale_told():
-            reply: retrieval_pb2.GetShapeResponse = self._call(
-                self._distributor(address).retrieval.GetShape,
-                request,
-                address,
-                "ask the distributor for a table's shape",
-                traffic,
-            )
-        return reply
+        return self._call(
+            self._distributor(address).retrieval.GetShape,
+            request,
+            address,
+            "ask the distributor for a table's shape",
+            traffic,
+        )
 
+    @_stale_told()
     def select_privately(
         self, address: str, request: retrieval_pb2.SelectPrivatelyRequest, traffic: Traffic
     ) -> retrieval_pb2.SelectPrivatelyResponse:
         """Shares of rows, from the leader and from the helper behind it."""
-        with _stale_told():
-            reply: retrieval_pb2.SelectPrivatelyResponse = self._call(
-                self._distributor(address).retrieval.SelectPrivately,
-                request,
-                address,
-                "fetch rows from the two parties",
-                traffic,
-            )
-        return reply
+        return self._call(
+            self._distributor(address).retrieval.SelectPrivately,
+            request,
+            address,
+            "fetch rows from the two parties",
+            traffic,
+        )
 
     def submit(
         self, address: str, request: aggregator_pb2.SubmitRequest, traffic: Traffic
     ) -> aggregator_pb2.SubmitResponse:
         """Hands in an encrypted contribution."""
-        reply: aggregator_pb2.SubmitResponse = self._call(
-            self._taker(address).aggregator.Submit, request, address, "submit to the aggregator", traffic
-        )
-        return reply
+        return self._call(self._taker(address).aggregator.Submit, request, address, "submit to the aggregator", traffic)
 
     def submit_stream(
         self, address: str, header: aggregator_pb2.SubmitHeader, sealed: bytes, traffic: Traffic
@@ -245,10 +237,9 @@ class Services:
     def join_session(self, address: str, key: tuple[bytes, int], traffic: Traffic) -> secagg_service_pb2.JoinResponse:
         """Asks which SecAgg+ session gathers clients for (task, round)."""
         request = secagg_service_pb2.JoinRequest(task_sha256=key[0], round=key[1])
-        reply: secagg_service_pb2.JoinResponse = self._call(
+        return self._call(
             self._aggregator(address).secagg.Join, request, address, "join a session at the aggregator", traffic
         )
-        return reply
 
     def start_step(self, address: str, request: secagg_service_pb2.StepRequest) -> Any:
         """Starts to hand in one message of a session; ``step_answer`` reads the future's answer."""
@@ -300,6 +291,7 @@ class Services:
         if left:
             raise ServiceError(f"could not {what}: {address} did not send the {expected} bytes of its manifest")
 
+    @_stale_told()
     def block_list(
         self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None
     ) -> bytes:
@@ -307,10 +299,9 @@ class Services:
         request = distributor_pb2.ListBlocksRequest(model_sha256=model_sha256, table=entry.name)
         counted = traffic if traffic is not None else Traffic()
         method = self._distributor(address).distributor.ListBlocks
-        with _stale_told():
-            reply: distributor_pb2.ListBlocksResponse = self._call(
-                method, request, address, "ask the distributor for blocks", counted
-            )
+        reply: distributor_pb2.ListBlocksResponse = self._call(
+            method, request, address, "ask the distributor for blocks", counted
+        )
         return reply.sha256
 
     def moment(self, error: Busy) -> float:
@@ -337,23 +328,10 @@ class Services:
     def _aggregator(self, address: str) -> Peer:
         return self._peers.at("aggregator", address)
 
-    def _call(self, method: Callable[..., Any], request: Any, address: str, what: str, traffic: Traffic) -> Any:
+    def _call(self, method: Callable[..., _Reply], request: Any, address: str, what: str, traffic: Traffic) -> _Reply:
         reply = self._patience.call(lambda: call(method, request, timeout=SHORT_DEADLINE, what=what, address=address))
         traffic.add(request, reply)
         return reply
-
-
-@contextlib.contextmanager
-def _stale_told() -> Iterator[None]:
-    """Separates errors for an outdated model version from other failures of a distributor."""
-    try:
-        yield
-    except ServiceError as error:
-        if error.code is not grpc.StatusCode.NOT_FOUND:
-            raise
-        stale = StaleModel(str(error))
-        stale.code = error.code
-        raise stale from error
 
 
 def _parts(header: aggregator_pb2.SubmitHeader, sealed: bytes) -> Iterator[aggregator_pb2.SubmitStreamRequest]:

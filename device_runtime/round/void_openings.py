@@ -20,7 +20,7 @@ from typing import NamedTuple
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
-from odp.crypto.void_openings import void_holds
+from odp.crypto.refusals import void_holds
 from odp.errors import Refusal
 from odp.trust.enclave.verifier import VerifiedEnclave
 from odp.v1 import common_pb2

@@ -13,8 +13,7 @@ import numpy as np
 from device_runtime.network.services import Services, Traffic
 from device_runtime.rows.table_cache import TableCache
 from odp.errors import ServiceError
-from odp.protocol.wire.blocks import BLOCK_BYTES, HASH_BYTES, block_count, block_hashes, changed_blocks
-from odp.protocol.wire.tables import entry_bytes
+from odp.protocol.wire.tables import BLOCK_BYTES, HASH_BYTES, block_count, block_hashes, changed_blocks, entry_bytes
 from odp.transport.channel import CHUNK_BYTES
 from odp.v1 import common_pb2, distributor_pb2
 

@@ -21,8 +21,8 @@ from odp._system.recent import Recent
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Client, ProgramClient, Query
 from odp.crypto.leaves import MOST_LEAVES
+from odp.crypto.refusals import MOST_VOIDED
 from odp.crypto.segments import is_large
-from odp.crypto.void_openings import MOST_VOIDED
 from odp.errors import ConfigurationError
 from odp.models.litert.trainer import ProgramTrainer
 from odp.models.trained import has_program

@@ -254,7 +254,7 @@ def write_upgrade_policy(
     output: Annotated[Path, typer.Option(callback=output_file, help="JSON file to write.")] = Path("upgrade.json"),
 ) -> None:
     """Write who may approve an upgrade of the aggregator: the file of `--upgrade`, which stays the same for good."""
-    from odp.trust.enclave.upgrade_policy import UpgradePolicy
+    from odp.trust.enclave.policy import UpgradePolicy
 
     policy = UpgradePolicy(log=_log_policy(log_key, endorser_key, witness_key, quorum), approvals=approvals)
     with writing_file(output):

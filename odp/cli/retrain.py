@@ -61,7 +61,7 @@ def retrain(
     A schedule that the lifetime budget cannot pay is refused, with what it can. With --by-month, a device trains on all
     its ratings up to the end of a month, and is tested on those of the next one.
     """
-    from odp._system.files.whole_file import write_whole
+    from odp._system.files.durability import write_whole
     from odp.datasets.splitting import TimeCut
     from odp.errors import ConfigurationError, PrivacyError
     from odp.pictures.charts import draw_retraining

@@ -19,8 +19,7 @@ from odp.operations.local.foreground import parent_watch
 from odp.transport.running import Running
 
 if TYPE_CHECKING:
-    from odp.trust.enclave.policy import Accumulation, Selection
-    from odp.trust.enclave.upgrade_policy import UpgradePolicy
+    from odp.trust.enclave.policy import Accumulation, Selection, UpgradePolicy
 
 # How often `odp up` looks whether an endorsement is to be made again; the server looks into the file every hour.
 _ENDORSE_SECONDS = 86_400.0
@@ -87,7 +86,7 @@ def founder_keys(texts: Sequence[str]) -> tuple[str, ...]:
 
 def upgrade_policy(path: Path | None) -> UpgradePolicy | None:
     """The policy in the file of `--upgrade`. Raises ConfigurationError."""
-    from odp.trust.enclave.upgrade_policy import UpgradePolicy
+    from odp.trust.enclave.policy import UpgradePolicy
 
     return None if path is None else UpgradePolicy.load(path)
 

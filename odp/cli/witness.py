@@ -33,7 +33,7 @@ def run_witness(
 
     The first line of output has its key, which readers of the log pin and the server needs (`--witness host:port=KEY`).
     """
-    from odp.trust.log.witness_program import Config, start
+    from odp.trust.log.witness import Config, start
 
     return start(
         Config(

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from odp._system.extras import require
-from odp._system.files.whole_file import write_whole
+from odp._system.files.durability import write_whole
 from odp.errors import ConfigurationError, DataError
 from odp.models.warm_start import checked_keys, require_storable
 from odp.numerics.archives import UNREADABLE, require_stored

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp._system.files.whole_file import write_whole
+from odp._system.files.durability import write_whole
 from odp.errors import ConfigurationError, DataError
 from odp.models.item_features import Float32Array, checked_item_features
 from odp.numerics.archives import UNREADABLE, require_stored

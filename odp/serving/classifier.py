@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from odp._system.files.whole_file import write_whole
+from odp._system.files.durability import write_whole
 from odp.algorithms.federated.reading import UsableTable
 from odp.algorithms.federated.terms import PARAMETERS, Terms
 from odp.datasets.examples import UsersExamples

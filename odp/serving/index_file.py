@@ -38,7 +38,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from odp._system.files.whole_file import write_whole
+from odp._system.files.durability import write_whole
 from odp.errors import ConfigurationError, DataError
 from odp.numerics.arrays import Float32Array
 from odp.serving.item_index import MOST_BYTES, MOST_ITEMS, MOST_RANK, ItemIndex, ItemKeys

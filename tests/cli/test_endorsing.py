@@ -15,9 +15,8 @@ from odp.errors import ConfigurationError, StateError
 from odp.operations.local.log_setup import reference_values
 from odp.trust.enclave.log_policy import LogPolicy
 from odp.trust.enclave.platform import EmulatedPlatform
-from odp.trust.enclave.policy import EnclavePolicy
+from odp.trust.enclave.policy import EnclavePolicy, UpgradePolicy
 from odp.trust.enclave.reference_values import ReferenceValues
-from odp.trust.enclave.upgrade_policy import UpgradePolicy
 from odp.trust.log.endorsements import EndorsementFile, check_withdrawal, open_endorsement
 
 

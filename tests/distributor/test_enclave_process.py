@@ -17,7 +17,7 @@ import pytest
 from distributor import enclave_process
 from distributor.enclave import DistributorCore
 from distributor.interface import DISTRIBUTOR, UnknownModel
-from distributor.remote import RemoteDistributor
+from distributor.program import RemoteDistributor
 from odp.crypto import HpkeKey, SignatureError, SigningKey
 from odp.errors import ConfigurationError
 from odp.signed.task import sign_manifest

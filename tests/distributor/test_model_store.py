@@ -24,7 +24,7 @@ from conformance.models import FILE_STORES, MODEL_STORES
 from distributor.model_folders import ModelFolders
 from distributor.model_store import ModelStore
 from odp.errors import ConfigurationError, DiskFailed, DiskFull, StateError
-from odp.protocol.wire.blocks import BLOCK_BYTES
+from odp.protocol.wire.tables import BLOCK_BYTES
 from odp.v1 import common_pb2
 
 

@@ -21,7 +21,7 @@ from odp.trust.enclave.in_thread import InThread
 from odp.trust.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
 from odp.trust.enrolment.issuer_program import Config as IssuerConfig
 from odp.trust.enrolment.issuer_program import start as start_issuer
-from odp.trust.log import witness_program
+from odp.trust.log import witness
 from server.program import Config as ServerConfig
 from server.program import start as start_server
 from trusted_aggregator.enclave import process as aggregator_enclave
@@ -96,10 +96,10 @@ def _issuer(folder: Path, log: Log, *, reflection: bool = False) -> Any:
 
 def _witness(folder: Path, log: Log, *, reflection: bool = False) -> Any:
     key = NoteKey.generate("example.com/log").public(Kind.NOTE).text
-    config = witness_program.Config(
+    config = witness.Config(
         state=folder / "state", listen=LISTEN, ca_folder=folder / "ca", log_keys=(key,), reflection=reflection
     )
-    return witness_program.start(config, log=log)
+    return witness.start(config, log=log)
 
 
 REFUSED, UNKNOWN = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND

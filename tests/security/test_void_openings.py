@@ -14,8 +14,8 @@ from in_process import InProcess
 from upgrade_worlds import KINDS
 
 from odp.crypto import domains
+from odp.crypto.refusals import MOST_VOIDED, void_holds
 from odp.crypto.signing import SigningKey
-from odp.crypto.void_openings import MOST_VOIDED, void_holds
 from odp.errors import OdpError
 from odp.evaluation.noise import NoNoise
 from odp.trust.enclave.platform import EmulatedPlatform

@@ -23,8 +23,7 @@ from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.rounds import HostedRounds
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.modes.hosting import HostModes
-from trusted_aggregator.rounds.host_half import Key
-from trusted_aggregator.rounds.session_attempts import read_attempts
+from trusted_aggregator.rounds.host_half import Key, read_attempts
 from trusted_aggregator.state.records import (
     LEDGER_PREFIX,
     LEDGER_STATE_PREFIX,

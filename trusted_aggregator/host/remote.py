@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import cast
 
 from odp.errors import StateError
 from odp.trust.enclave.channel import Connection
@@ -64,8 +65,7 @@ class Successor:
 
     def _ask(self, request: AggregatorEnclaveRequest) -> AggregatorEnclaveReply:
         self._connection.send(0, request)
-        reply: AggregatorEnclaveReply = answered(self._connection, wire.AGGREGATOR.reply)
-        return reply
+        return cast(AggregatorEnclaveReply, answered(self._connection, wire.AGGREGATOR.reply))
 
 
 def _pages_of_records(records: Mapping[str, bytes]) -> Iterator[AggregatorEnclaveRequest]:

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import grpc
 
@@ -41,7 +40,7 @@ from trusted_aggregator.host.hand_over_service import HISTORY, ROOT_NAME, read_h
 from trusted_aggregator.host.remote import Successor, restore
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.host.storage import Storage
-from trusted_aggregator.rounds.session_attempts import write_attempts
+from trusted_aggregator.rounds.host_half import write_attempts
 from trusted_aggregator.state.records import (
     LEDGER_PREFIX,
     PARTICIPATION_PREFIX,
@@ -60,36 +59,8 @@ _ASK_SECONDS = 2.0
 _FINISH_SECONDS = 120.0
 
 
-class Predecessor(Protocol):
-    """The old aggregator, as the host of the new one sees it."""
-
-    def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
-        """Evidence of its enclave."""
-        ...
-
-    def nonce(self) -> bytes:
-        """For evidence of the successor."""
-        ...
-
-    def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
-        """The package, or the rounds that have to close first."""
-        ...
-
-    def records(self, after: str) -> list[SealedRecord]:
-        """Handed-over records with keys above ``after``; none after the last one."""
-        ...
-
-    def charters(self, population: str) -> list[population_pb2.SignedCharter]:
-        """All charters of a population, oldest first."""
-        ...
-
-    def history(self) -> aggregator_pb2.GetHandOversResponse:
-        """The hand-overs that led to the predecessor, oldest first, and what its host had to remember."""
-        ...
-
-
 class PredecessorClient:
-    """``Predecessor`` over gRPC; ``public`` and ``control`` reach its two listeners, at the two addresses.
+    """The old aggregator, over gRPC; ``public`` and ``control`` reach its two listeners, at the two addresses.
 
     Raises ServiceError where it refuses or does not answer.
     """
@@ -102,13 +73,13 @@ class PredecessorClient:
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
         request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
-        evidence: attestation_pb2.GetEvidenceResponse = call(
+        return call(
             self._attestation.GetEvidence, request, timeout=SHORT_DEADLINE, what="ask the aggregator for its evidence",
             address=self._address,
         )  # fmt: skip
-        return evidence
 
     def nonce(self) -> bytes:
+        """For evidence of the successor."""
         reply: aggregator_pb2.AskNonceResponse = call(
             self._stub.AskNonce, aggregator_pb2.AskNonceRequest(), timeout=LONG_DEADLINE,
             what="ask the aggregator for a nonce", address=self._control_address,
@@ -116,13 +87,14 @@ class PredecessorClient:
         return reply.nonce
 
     def hand_over(self, request: hand_over_pb2.HandOverRequest) -> hand_over_pb2.HandOverResponse:
-        reply: hand_over_pb2.HandOverResponse = call(
+        """The package, or the rounds that have to close first."""
+        return call(
             self._stub.HandOver, request, timeout=LONG_DEADLINE, what="take the aggregator's populations over",
             address=self._control_address,
         )  # fmt: skip
-        return reply
 
     def records(self, after: str) -> list[SealedRecord]:
+        """Handed-over records with keys above ``after``; none after the last one."""
         what = "fetch the records that were handed over"
         reply: aggregator_pb2.GetHandedRecordsResponse = call(
             self._stub.GetHandedRecords, aggregator_pb2.GetHandedRecordsRequest(after=after), timeout=LONG_DEADLINE,
@@ -153,17 +125,17 @@ class PredecessorClient:
             charters += reply.charters
 
     def history(self) -> aggregator_pb2.GetHandOversResponse:
-        reply: aggregator_pb2.GetHandOversResponse = call(
+        """The hand-overs that led to the predecessor, oldest first, and what its host had to remember."""
+        return call(
             self._stub.GetHandOvers, aggregator_pb2.GetHandOversRequest(), timeout=SHORT_DEADLINE,
             what="fetch the hand-overs before", address=self._control_address,
         )  # fmt: skip
-        return reply
 
 
 def upgrade(
     state: Path,
     platform: Path,
-    predecessor: Predecessor,
+    predecessor: PredecessorClient,
     excerpt: Excerpt,
     *,
     image: str,
@@ -282,7 +254,7 @@ def _too_long(rounds: hand_over_pb2.WaitingRounds, seconds: float) -> str:
 
 
 def _resealed(
-    predecessor: Predecessor, successor: Successor, storage: Storage
+    predecessor: PredecessorClient, successor: Successor, storage: Storage
 ) -> tuple[dict[str, bytes], list[SealedRecord]]:
     """The predecessor's records that the successor reads first, and the writes to store: entries, and resealed
     releases and streams.
@@ -310,7 +282,7 @@ def _resealed(
     return records, writes
 
 
-def _handed(predecessor: Predecessor) -> Iterator[SealedRecord]:
+def _handed(predecessor: PredecessorClient) -> Iterator[SealedRecord]:
     after = ""
     while page := predecessor.records(after):
         yield from page

@@ -3,16 +3,21 @@
 ``trusted_aggregator.host.rounds`` makes those calls, in one order for all modes; no half changes that order.
 
 Where the enclave sums the contributions (``EnclaveHost``), each comes in one piece, and the host stores a ciphertext.
+
+The numbers of sessions of rounds that a hand-over ended outlive the round, and go along to the successor.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from odp.errors import Refusal
+from google.protobuf.message import DecodeError
+
+from odp._system.files.state_folder import StateFolder
+from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
 from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
@@ -120,3 +125,21 @@ class EnclaveHost(HostHalf):
     def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> Submission | Refused:
         """The submission for a contribution that came as a stream of ``data``."""
         return Submission(Submit(header.task_sha256, header.round, data))
+
+
+#: A GetHandOversResponse with the number of the next session of each.
+ATTEMPTS = "session-attempts"
+
+
+def read_attempts(state: StateFolder) -> Sequence[aggregator_pb2.UsedAttempts]:
+    """The number of the next session of each round. Raises StateError."""
+    try:
+        return aggregator_pb2.GetHandOversResponse.FromString(state.read(ATTEMPTS) or b"").attempts
+    except DecodeError:
+        raise StateError(f"{state.path(ATTEMPTS)} is damaged: restore the state folder") from None
+
+
+def write_attempts(state: StateFolder, attempts: Iterable[aggregator_pb2.UsedAttempts]) -> None:
+    """Keeps them in the place of earlier ones. Raises StateError."""
+    reply = aggregator_pb2.GetHandOversResponse(attempts=attempts)
+    state.write_atomically(ATTEMPTS, reply.SerializeToString(deterministic=True))

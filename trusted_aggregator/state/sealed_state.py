@@ -40,7 +40,7 @@ import numpy as np
 
 from odp.algorithms.declared import DeclaredRelease
 from odp.crypto.hpke import DecryptionError
-from odp.crypto.void_openings import MOST_VOIDED
+from odp.crypto.refusals import MOST_VOIDED
 from odp.errors import StateError
 from odp.numerics.arrays import Int64Array
 from odp.privacy.ledger_state import LedgerHead, LedgerState

@@ -3,6 +3,8 @@
 A sync that failed is not tried again: Linux drops the pages that it could not write and marks them as written, so that
 the next sync succeeds without them (Rebello et al. 2020, "Can applications recover from fsync failures?"). Whoever
 meets ``DiskFailed`` refuses everything from then on and ends; the next start reads what is really there.
+
+Files that a user asked for, written whole or not at all.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from odp.errors import DiskFailed, StateError
+from odp.errors import ConfigurationError, DiskFailed, StateError
 
 # Windows has neither, and text files of its own.
 _OPENING = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -149,3 +151,23 @@ def read_from_disk(path: Path) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
+
+
+def write_whole(path: str | Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Writes a file, and its folder where there is none; one of that name keeps its bytes until the new ones are whole.
+
+    Raises:
+      ConfigurationError: it cannot be written.
+      DiskFailed: the disk did not store it.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced_file(path) as file:
+            if sys.platform != "win32":
+                os.fchmod(file.fileno(), 0o644)  # for any umask
+            for piece in pieces:
+                file.write(piece)
+    except (OSError, ValueError) as error:  # a ValueError is a name with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"cannot write to {path}: {reason}; give another place") from error

@@ -21,9 +21,8 @@ from odp.trust.enclave.image.parts import Image
 from odp.trust.enclave.log_policy import LogPolicy
 from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, measure
 from odp.trust.enclave.platform import EmulatedPlatform
-from odp.trust.enclave.policy import EnclavePolicy, Selection
+from odp.trust.enclave.policy import EnclavePolicy, Selection, UpgradePolicy
 from odp.trust.enclave.reference_values import ReferenceValues
-from odp.trust.enclave.upgrade_policy import UpgradePolicy
 from odp.trust.log.endorsements import EndorsementFile, endorse, open_endorsement, withdrawal_of
 from odp.trust.log.entries import PolicyEntry
 from odp.trust.log.key_file import endorser_key, note_key

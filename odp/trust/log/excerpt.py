@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from odp.crypto.log_reasons import LogReason, refused
 from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, TransparencyError
-from odp.trust.enclave.upgrade_policy import UpgradePolicy
+from odp.trust.enclave.policy import UpgradePolicy
 from odp.trust.log.checkpoint import check_age, verify_checkpoint
 from odp.trust.log.endorsements import Endorsement, open_endorsement
 from odp.trust.log.entries import EndorsementEntry, decode

@@ -15,7 +15,9 @@ import dataclasses
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -147,6 +149,18 @@ class Records:
         self._ledgers: dict[str, _Ledger] = {}
         self._hand_overs = HandOvers()
         self._catalogues: dict[str, Catalogue] = {}
+        self._checks: dict[type[Entry], Callable[[Any], None]] = {
+            TaskEntry: self._task,
+            PolicyEntry: self._policy,
+            EndorsementEntry: self._endorsement,
+            EvidenceEntry: self._evidence,
+            ManifestEntry: self._model,
+            ReleaseEntry: self._release,
+            LedgerEntry: self._ledger,
+            CharterEntry: self._charter,
+            HandOverEntry: self._hand_over,
+            CatalogueEntry: self._catalogue,
+        }
 
     def add(self, number: int, entry: Entry) -> None:
         """Checks entry ``number``.
@@ -161,33 +175,13 @@ class Records:
         except OutOfResources:
             raise
         except OdpError as error:
-            raise AuditFailure(f"entry {number} ({entry.label}{self._about(entry)})", str(error)) from error
+            raise AuditFailure(f"entry {number} ({entry.label}{_about(entry)})", str(error)) from error
 
     def _take(self, number: int, entry: Entry) -> None:
-        match entry:
-            case TaskEntry():
-                self._task(entry)
-            case PolicyEntry():
-                policy = EnclavePolicy.from_bytes(entry.policy)
-                self._policies[policy.sha256.hex()] = policy
-            case EndorsementEntry():
-                self._endorsement(entry)
-            case WithdrawalEntry():
-                self._withdrawal(number, entry)
-            case EvidenceEntry():
-                self._evidence(entry)
-            case ManifestEntry():
-                self._model(entry)
-            case ReleaseEntry():
-                self._release(entry)
-            case LedgerEntry():
-                self._ledger(entry)
-            case CharterEntry():
-                self._charter(entry)
-            case HandOverEntry():
-                self._hand_over(entry)
-            case CatalogueEntry():
-                self._catalogue(entry)
+        if isinstance(entry, WithdrawalEntry):
+            self._withdrawal(number, entry)
+        else:
+            self._checks[type(entry)](entry)
 
     def finish(self) -> tuple[TaskFindings, ...]:
         """The findings about each task.
@@ -222,6 +216,10 @@ class Records:
                 )
             )
         return tuple(findings)
+
+    def _policy(self, entry: PolicyEntry) -> None:
+        policy = EnclavePolicy.from_bytes(entry.policy)
+        self._policies[policy.sha256.hex()] = policy
 
     def _charter(self, entry: CharterEntry) -> None:
         charter = open_charter(entry.signed)
@@ -430,25 +428,28 @@ class Records:
             return enclave
         raise _Wrong("no aggregator whose evidence is in the log before it has signed it")
 
-    def _about(self, entry: Entry) -> str:
-        """Round and task of an entry, as far as they are readable."""
-        try:
-            if isinstance(entry, TaskEntry):
-                return f" {common_pb2.TaskDefinition.FromString(entry.definition).name!r}"
-            if isinstance(entry, CharterEntry):
-                return f" of {population_pb2.PopulationCharter.FromString(entry.charter).population!r}"
-            if isinstance(entry, ManifestEntry):
-                return f" version {common_pb2.ModelManifest.FromString(entry.manifest).version}"
-            if isinstance(entry, ReleaseEntry):
-                return f" of round {common_pb2.Release.FromString(entry.release).round}"
-            if isinstance(entry, LedgerEntry):
-                return f" of round {entry.number}"
-            if isinstance(entry, CatalogueEntry):
-                step = catalogue_pb2.CatalogueStep.FromString(entry.step)
-                return f" version {step.version} of {step.population!r}"
-        except (DecodeError, ConfigurationError):
-            pass
+
+def _about(entry: Entry) -> str:
+    """Round and task of an entry, as far as they are readable."""
+    try:
+        return _ABOUT[type(entry)](entry) if type(entry) in _ABOUT else ""
+    except (DecodeError, ConfigurationError):
         return ""
+
+
+def _version_of_catalogue(entry: CatalogueEntry) -> str:
+    step = catalogue_pb2.CatalogueStep.FromString(entry.step)
+    return f" version {step.version} of {step.population!r}"
+
+
+_ABOUT: dict[type[Entry], Callable[[Any], str]] = {
+    TaskEntry: lambda entry: f" {common_pb2.TaskDefinition.FromString(entry.definition).name!r}",
+    CharterEntry: lambda entry: f" of {population_pb2.PopulationCharter.FromString(entry.charter).population!r}",
+    ManifestEntry: lambda entry: f" version {common_pb2.ModelManifest.FromString(entry.manifest).version}",
+    ReleaseEntry: lambda entry: f" of round {common_pb2.Release.FromString(entry.release).round}",
+    LedgerEntry: lambda entry: f" of round {entry.number}",
+    CatalogueEntry: _version_of_catalogue,
+}
 
 
 def _close(first: float, second: float) -> bool:

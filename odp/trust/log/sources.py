@@ -71,12 +71,10 @@ class LogFolder:
                 raise ConfigurationError(f"{folder} holds no log: there is no file {name!r} in it")
 
     def note(self) -> bytes:
-        """See ``LogSource``."""
         with (self._folder / CHECKPOINT).open("rb") as file:
             return file.read(LARGEST_NOTE + 1)
 
     def entries(self, size: int) -> Iterator[bytes]:
-        """See ``LogSource``."""
         with (self._folder / ENTRIES).open("rb") as file:
             for number in range(size):
                 length = int.from_bytes(file.read(LENGTH_BYTES), "big")
@@ -92,7 +90,6 @@ class LogFolder:
                 )
 
     def stored_hashes(self, size: int) -> Sequence[bytes]:
-        """See ``LogSource``."""
         data = (self._folder / HASHES).read_bytes()
         wanted = merkle.HASH_BYTES * merkle.stored_hashes(size)
         if len(data) < wanted or (len(data) > wanted and not self._has_grown(size)):
@@ -128,7 +125,6 @@ class LogServer:
         self._address = address
 
     def note(self) -> bytes:
-        """See ``LogSource``."""
         reply = call(
             self._stub.GetCheckpoint,
             log_pb2.GetCheckpointRequest(),
@@ -139,7 +135,6 @@ class LogServer:
         return reply.checkpoint
 
     def entries(self, size: int) -> Iterator[bytes]:
-        """See ``LogSource``."""
         done = 0
         while done < size:
             reply = call(
@@ -173,15 +168,12 @@ class LogServer:
         return [packed[at : at + merkle.HASH_BYTES] for at in range(0, wanted, merkle.HASH_BYTES)]
 
     def stored_hashes(self, size: int) -> None:
-        """See ``LogSource``."""
         return
 
     def is_written(self) -> bool:
-        """See ``LogSource``."""
         return True
 
     def values(self, sha256: bytes) -> Iterator[bytes]:
-        """See ``LogSource``."""
         what = "read the values of a release"
         request = log_pb2.GetValuesRequest(values_sha256=sha256)
         replies: Iterator[log_pb2.GetValuesResponse] = call(

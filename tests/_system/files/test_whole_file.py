@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odp._system.files.whole_file import write_whole
+from odp._system.files.durability import write_whole
 from odp.errors import ConfigurationError
 
 

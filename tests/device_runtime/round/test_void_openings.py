@@ -16,8 +16,8 @@ from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from odp.crypto import domains
+from odp.crypto.refusals import MOST_VOIDED
 from odp.crypto.signing import SigningKey
-from odp.crypto.void_openings import MOST_VOIDED
 from odp.errors import ConfigurationError, PrivacyError, Refusal, ServiceUnavailable
 from odp.privacy.local_charge import LocalCharge
 from odp.signed.task import sign_task, task_sha256

@@ -30,9 +30,8 @@ from odp.crypto import HpkeKey, SigningKey
 from odp.errors import Busy, ServiceError, StaleModel
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.protocol.wire.blocks import BLOCK_BYTES
 from odp.protocol.wire.model import ModelVersion, TableValues
-from odp.protocol.wire.tables import manifest_for
+from odp.protocol.wire.tables import BLOCK_BYTES, manifest_for
 from odp.signed.task import model_sha256, sign_manifest, sign_task, task_sha256
 from odp.tasks.task import Task
 from odp.transport.backpressure import Patience

@@ -11,8 +11,7 @@ import pytest
 from odp.crypto.note import Kind, NoteKey
 from odp.errors import ConfigurationError
 from odp.trust.enclave.log_policy import LogPolicy
-from odp.trust.enclave.policy import EnclavePolicy
-from odp.trust.enclave.upgrade_policy import UpgradePolicy
+from odp.trust.enclave.policy import EnclavePolicy, UpgradePolicy
 
 LOG_KEY = NoteKey.generate("example.com/log").public(Kind.NOTE).text
 ENDORSERS = ("ab" * 32, "cd" * 32)

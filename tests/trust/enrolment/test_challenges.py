@@ -9,7 +9,7 @@ from trust.enrolment.world import Clock
 
 from odp.crypto.domains import CHALLENGE_BYTES
 from odp.errors import Busy, EnrolmentError
-from odp.trust.enrolment.challenges import VALID_SECONDS, Challenges
+from odp.trust.enrolment.issuer import VALID_SECONDS, Challenges
 
 
 def test_challenges_that_nobody_answers_take_no_memory() -> None:

@@ -13,8 +13,7 @@ from odp.crypto.signing import SignatureError
 from odp.errors import ConfigurationError, EnrolmentError
 from odp.transport.service import NotFound
 from odp.trust.enrolment.attesters.emulated import EmulatedVerifier
-from odp.trust.enrolment.challenges import VALID_SECONDS
-from odp.trust.enrolment.issuer import Issuer, TokenLimits
+from odp.trust.enrolment.issuer import VALID_SECONDS, Issuer, TokenLimits
 from odp.trust.enrolment.storage import DAY
 from odp.trust.enrolment.token_key import TOKEN_BYTES
 

@@ -13,21 +13,21 @@ from odp.crypto.note import Kind, NoteKey, VerifierKey
 from odp.errors import ConfigurationError, ServiceError, StateError
 from odp.transport.channel import connect
 from odp.transport.logs import Log
-from odp.trust.log import witness_program
+from odp.trust.log import witness
 from odp.trust.log.checkpoint import verify_checkpoint
 from odp.trust.log.endorsements import EndorsementFile
 from server.clients import WitnessClient
 from server.transparency import KnownWitness, LogKeeper
 
 
-def _start(world: LogWorld, folder: Path, *, listen: str = "127.0.0.1:0") -> witness_program.RunningWitness:
-    config = witness_program.Config(
+def _start(world: LogWorld, folder: Path, *, listen: str = "127.0.0.1:0") -> witness.RunningWitness:
+    config = witness.Config(
         state=folder / "witness",
         log_keys=(world.key.public(Kind.NOTE).text,),
         listen=listen,
         ca_folder=folder / "ca",
     )
-    return witness_program.start(config, log=Log("witness", stream=io.StringIO()), clock=world.clock)
+    return witness.start(config, log=Log("witness", stream=io.StringIO()), clock=world.clock)
 
 
 def test_a_server_has_its_log_cosigned_and_goes_on_after_both_were_restarted(world: LogWorld, tmp_path: Path) -> None:
@@ -86,12 +86,12 @@ def test_a_forked_log_is_refused_over_the_wire(world: LogWorld, tmp_path: Path) 
 
 def test_a_witness_needs_a_log_and_a_folder_of_its_own(world: LogWorld, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="at least one log"):
-        witness_program.start(witness_program.Config(state=tmp_path / "w", log_keys=(), listen="127.0.0.1:0"))
+        witness.start(witness.Config(state=tmp_path / "w", log_keys=(), listen="127.0.0.1:0"))
     (tmp_path / "witness").mkdir(mode=0o700)
-    (tmp_path / "witness" / witness_program.KEY_FILE).write_text("junk")
+    (tmp_path / "witness" / witness.KEY_FILE).write_text("junk")
     with pytest.raises(StateError, match="not a key of its kind"):
         _start(world, tmp_path)
-    (tmp_path / "witness" / witness_program.KEY_FILE).write_text(NoteKey.generate("example.com/w").to_text())
+    (tmp_path / "witness" / witness.KEY_FILE).write_text(NoteKey.generate("example.com/w").to_text())
     running = _start(world, tmp_path)
     with pytest.raises(StateError, match="in use"):
         _start(world, tmp_path)

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.message import Message
 from trees import TreeWorld
 
-from distributor.remote import DistributorCalls
+from distributor.program import DistributorCalls
 from odp.trust.enclave.calls import Call, Calls
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1.aggregator_enclave_pb2 import (

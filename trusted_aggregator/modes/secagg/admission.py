@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from odp.crypto import domains
 from odp.errors import EnrolmentError
 from odp.trust.enrolment.token_key import TOKEN_BYTES
 from odp.v1 import secagg_service_pb2 as wire
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds
-
-
-class Admission(Protocol):
-    """One check of a client that has no seat in a session yet."""
-
-    def require(self, request: wire.StepRequest) -> None:
-        """Returns if the client of this advert may take a seat. Raises EnrolmentError, or Busy if it should retry.
-
-        Args:
-            request: its ``client`` names task, round, attempt and identity; its signature is checked after this.
-        """
-        ...
-
-
-class Anybody:
-    """Admits every client: sessions of a task without a roster are open to strangers."""
-
-    def require(self, request: wire.StepRequest) -> None:
-        """Returns."""
 
 
 class WithToken:
@@ -40,7 +19,13 @@ class WithToken:
         self._rounds = rounds
 
     def require(self, request: wire.StepRequest) -> None:
-        """As ``Admission``. Raises EnrolmentError, and NotFound if the round is not open here."""
+        """Returns if the client of this advert, which has no seat in a session yet, may take one.
+
+        Args:
+            request: its ``client`` names task, round, attempt and identity; its signature is checked after this.
+
+        Raises EnrolmentError, and NotFound if the round is not open here.
+        """
         client = request.client
         key = self._rounds.token_key((client.task_sha256, client.round))
         if key is None:

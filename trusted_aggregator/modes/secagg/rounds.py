@@ -43,8 +43,7 @@ from trusted_aggregator.modes.secagg.journal import Journal, Parts
 from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, Pace, SessionLimits, session_bytes
 from trusted_aggregator.modes.secagg.session import LiveSession
 from trusted_aggregator.rounds.enclave_half import key_of
-from trusted_aggregator.rounds.host_half import Key, Survivors
-from trusted_aggregator.rounds.session_attempts import read_attempts, write_attempts
+from trusted_aggregator.rounds.host_half import Key, Survivors, read_attempts, write_attempts
 
 #: Rounds that are open at a host, at most; each has one session at a time.
 MOST_ROUNDS = 256

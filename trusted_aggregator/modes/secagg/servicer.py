@@ -24,7 +24,7 @@ from odp.transport.logs import Log
 from odp.transport.service import servicer
 from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
-from trusted_aggregator.modes.secagg.admission import Admission, Anybody
+from trusted_aggregator.modes.secagg.admission import WithToken
 from trusted_aggregator.modes.secagg.clients import Message
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds
 from trusted_aggregator.modes.secagg.session import TOKEN_BYTES, LiveSession
@@ -41,11 +41,11 @@ _STREAM_SECONDS = 20.0
 
 
 class SecureAggregationService:
-    """The sessions of ``rounds`` for devices that ``admission`` admits."""
+    """The sessions of ``rounds`` for devices that ``admission`` admits; without it, strangers may enter them."""
 
-    def __init__(self, rounds: SecAggRounds, *, admission: Admission | None = None, wait: float = WAIT_SECONDS) -> None:
+    def __init__(self, rounds: SecAggRounds, *, admission: WithToken | None = None, wait: float = WAIT_SECONDS) -> None:
         self._rounds = rounds
-        self._admission = Anybody() if admission is None else admission
+        self._admission = admission
         self._wait = wait
         self._waiting = threading.BoundedSemaphore(MOST_WAITING)
         self._streams = Backpressure(
@@ -79,7 +79,7 @@ class SecureAggregationService:
             return session.leave(request.client.identity, request.client.token)
         kind = request.WhichOneof("message")
         message: Message | None = None if kind is None else getattr(request, kind)
-        if kind == "advert" and not session.holds(request.client.identity):
+        if self._admission is not None and kind == "advert" and not session.holds(request.client.identity):
             self._admission.require(request)
         return self._step(session, request.client, message, address)
 

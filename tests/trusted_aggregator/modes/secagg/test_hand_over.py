@@ -15,7 +15,7 @@ from odp.v1 import secagg_service_pb2 as wire
 from tests.trusted_aggregator.modes.secagg.test_restarts import CLIENTS, MINIMUM, PACE, World, holds, until
 from trusted_aggregator.host.upgrading import _keep
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds
-from trusted_aggregator.rounds.session_attempts import ATTEMPTS, read_attempts
+from trusted_aggregator.rounds.host_half import ATTEMPTS, read_attempts
 
 PAUSE = 60.0
 
