@@ -22,7 +22,7 @@ from device_runtime.person.sensors import MachineSensors, Sensors, SimulatedSens
 from device_runtime.round.gate import Gate
 from device_runtime.rows.lookup import FoundTable, Lookup
 from device_runtime.rows.table_cache import TableCache
-from device_runtime.store.app_data import AppData, Event, Request
+from device_runtime.store.app_data import AppData
 from device_runtime.store.database import Bounds
 from device_runtime.store.keys import AtRest, HostKey, at_rest, host_key
 from device_runtime.store.recovery import repair
@@ -30,6 +30,8 @@ from device_runtime.store.retention import Retention, prune
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store, store_path
 from device_runtime.tasks.charters import CharterMemory
+from odp.isolated import Event
+from odp.isolated import PastRequest as Request
 
 __all__ = [
     "AppData",

@@ -24,8 +24,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy.typing as npt
 
@@ -51,6 +50,7 @@ from device_runtime.view.privacy_page import DeviceControls
 from device_runtime.view.sanitizer import require_sanitizer
 from device_runtime.view.shown_items import ShownItems, titles_of, write_lines
 from odp import _validate
+from odp._system.closing import Closing
 from odp.errors import ConfigurationError, DataError, OdpError
 from odp.isolated import Declined
 from odp.models.side_prior import SidePrior
@@ -69,7 +69,7 @@ RECOMMENDED = "odp.recommended"
 _RATING_BYTES = 64
 
 
-class Device:
+class Device(Closing):
     """The device of the person at this machine, and at most one service on it. A context manager.
 
     Only ``train``, ``learn`` and ``use_model`` make network calls.
@@ -476,14 +476,6 @@ class Device:
         """What the app knows itself; nothing that was recorded."""
         number = f", number {self._index}" if self._index else ""
         return f"<device of {self.service!r} in {str(self.state)!r}{number}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _open(self) -> Store:
         return self._open_at(store_path(self.state, self._index))

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from odp.errors import AttestationError, PrivacyError, Refusal, TransparencyError
-from odp.trust.enclave.calls import Caller
-from odp.trust.enclave.channel import Encoded, Route
+from odp.trust.enclave.channel import Client, Encoded, Route
 from odp.v1 import (
     aggregator_enclave_pb2,
     aggregator_pb2,
@@ -71,7 +70,7 @@ def _round(task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundRequest:
 class EnclaveCalls:
     """The calls of a host with what their messages hold as arguments; ``calls`` takes the messages."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Client) -> None:
         self.calls = AggregatorCalls(caller)
 
     def set_charter(self, signed: population_pb2.SignedCharter) -> Writes:

@@ -16,8 +16,8 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 
+from odp._system.closing import Closing
 from odp._system.files.private_files import make_private
 from odp.crypto.log_reasons import LogReason
 from odp.errors import AttestationError, CertificateError, DiskFull, OdpError, StateError, TransparencyError
@@ -127,7 +127,7 @@ class Outage:
         return was
 
 
-class CheckInPlan:
+class CheckInPlan(Closing):
     """The next check-in of a host for one population; for one thread at a time; a context manager.
 
     Args:
@@ -196,14 +196,6 @@ class CheckInPlan:
     def close(self) -> None:
         """Closes the file. Idempotent."""
         self._connection.close()
-
-    def __enter__(self) -> CheckInPlan:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _move_back(self, seconds: float) -> None:
         """Moves the check-ins of all populations with the clock, which they share."""

@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, TypeVar
 
 from device_runtime.isolated.code import ServiceCode
@@ -22,6 +21,7 @@ from device_runtime.isolated.process import CallProcess, Lane, not_enforced, unt
 from device_runtime.isolated.reads import Reader
 from device_runtime.isolated.replies import Reply, Unacceptable, reply_of
 from device_runtime.isolated.stores import ServiceStore
+from odp._system.closing import Closing
 from odp._system.sandbox.frames import frame, receive_frame
 from odp.errors import ConfigurationError, DataError, StateError
 from odp.isolated import Columns, Declined, Example, Handler
@@ -69,7 +69,7 @@ class _Trouble:
     until: float
 
 
-class IsolatedHost:
+class IsolatedHost(Closing):
     """Runs one service. Thread-safe. A context manager; ``close`` ends its processes.
 
     One call at a time of handlers that may see private data, and beside them, in processes that have nothing to do with
@@ -204,14 +204,6 @@ class IsolatedHost:
         """Ends all processes of the service. A later call starts them again."""
         for lane in self._lanes.values():
             lane.close()
-
-    def __enter__(self) -> IsolatedHost:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # One call
 

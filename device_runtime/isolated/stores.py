@@ -16,44 +16,14 @@ from odp.errors import DataError
 from odp.isolated import Columns, Event, PastRequest
 
 
-class EventRow(Protocol):
-    """As ``odp.isolated.Event``."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def time(self) -> float: ...
-    @property
-    def data(self) -> Mapping[str, Any] | bytes: ...
-    @property
-    def request(self) -> int | None: ...
-
-
-class RequestRow(Protocol):
-    """As ``odp.isolated.PastRequest``."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def app(self) -> str: ...
-    @property
-    def time(self) -> float: ...
-    @property
-    def asked(self) -> Mapping[str, Any]: ...
-    @property
-    def rows(self) -> Sequence[Mapping[str, Any]] | None: ...
-
-
 class ServiceStore(Protocol):
     """One service's data in an open store."""
 
-    def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[EventRow]:
+    def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[Event]:
         """The newest ``most`` events, oldest first."""
         ...
 
-    def requests(self, *, most: int = 1000) -> Sequence[RequestRow]:
+    def requests(self, *, most: int = 1000) -> Sequence[PastRequest]:
         """The newest ``most`` requests, oldest first."""
         ...
 

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import TracebackType
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from device_runtime.isolated.limits import CallLimits, HandlerFailed, Reason
 from device_runtime.isolated.stores import MemoryStore
 from device_runtime.round.door import seconds_left
 from odp import _validate
+from odp._system.closing import Closing
 from odp._system.extras import require
 from odp.errors import ConfigurationError, StateError
 from odp.isolated import Columns, Handler
@@ -51,7 +51,7 @@ class _TrainerCode(ServiceCode):
         return list(service.PRELOADED)
 
 
-class IsolatedTrainer:
+class IsolatedTrainer(Closing):
     """``odp.models.litert.trainer.ProgramTrainer`` of a device. A context manager; ``close`` ends its processes.
 
     Trainings run one after the other, and the time of one begins when it is asked for: none goes on after it, nor after
@@ -168,14 +168,6 @@ class IsolatedTrainer:
             self._hosts.clear()
         for host in hosts:
             host.close()
-
-    def __enter__(self) -> IsolatedTrainer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _host(self, program: Program) -> IsolatedHost:
         digest = hashlib.sha256(program.flatbuffer).digest()

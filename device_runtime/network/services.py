@@ -155,8 +155,7 @@ class Services:
         request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
         method = self._peers.at(role, address).attestation.GetEvidence
         what = f"get the evidence of the {role}"
-        reply: attestation_pb2.GetEvidenceResponse = self._call(method, request, address, what, Traffic())
-        return reply
+        return self._call(method, request, address, what, Traffic())
 
     def enrolment_challenge(self, address: str, traffic: Traffic) -> enrolment_pb2.GetChallengeResponse:
         """A fresh challenge for a statement; reveals nothing."""

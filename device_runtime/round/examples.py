@@ -100,8 +100,7 @@ def _ratings(store: Store, catalogue: NumberedKeys | None, declared: LocalTable)
 
 
 def _rows_in(store: Store, table: str, *, most: int) -> int:
-    row = store.first(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?)", (most,))
-    return 0 if row is None else int(row[0])
+    return int(store.value(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?)", (most,)))
 
 
 def _happened(rows: LocalRows) -> LocalRows:

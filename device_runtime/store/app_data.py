@@ -21,42 +21,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from device_runtime.store.database import Bounds, Database, require_space
 from device_runtime.store.labelled_examples import LabelledExamples
 from odp import _validate
 from odp.errors import DataError
+from odp.isolated import Event, PastRequest
 
 #: Rows that one call reads at most.
 MOST_READ = 100_000
 
 _LONGEST_KEY = 512
 _MOST_COLUMNS = 64
-
-
-@dataclass(frozen=True)
-class Event:
-    """One thing that happened: ``data`` is a JSON object (columns by name) or bytes, ``request`` the id of what it is
-    an answer to. ``time`` is in seconds since the epoch."""
-
-    id: int
-    type: str
-    time: float
-    data: Mapping[str, Any] | bytes = field(repr=False)
-    request: int | None = None
-
-
-@dataclass(frozen=True)
-class Request:
-    """What an app asked for, and the rows that its service logged of the answer; None while there is none."""
-
-    id: int
-    app: str
-    time: float
-    asked: Mapping[str, Any] = field(repr=False)
-    rows: Sequence[Mapping[str, Any]] | None = field(repr=False)
 
 
 class AppData:
@@ -157,7 +134,7 @@ class AppData:
             if not changed:
                 raise DataError(f"Expected request={request} of service {self._service!r} to wait for its answer")
 
-    def requests(self, *, most: int = 1000) -> list[Request]:
+    def requests(self, *, most: int = 1000) -> list[PastRequest]:
         """The newest ``most`` requests, oldest first."""
         _validate.integer(low=1, high=MOST_READ, most=most)
         rows = self._database.all(
@@ -165,7 +142,7 @@ class AppData:
             (self._service, most),
         )
         return [
-            Request(id, app, time, json.loads(query), None if logged is None else json.loads(logged))
+            PastRequest(id, app, time, json.loads(query), None if logged is None else json.loads(logged))
             for id, app, time, query, logged in reversed(rows)
         ]
 
@@ -201,8 +178,10 @@ class AppData:
 
     def get(self, key: str) -> bytes | None:
         """One value of the local data, or None."""
-        row = self._database.first("SELECT value FROM local_data WHERE service = ? AND key = ?", (self._service, key))
-        return None if row is None else row[0]
+        return cast(
+            "bytes | None",
+            self._database.value("SELECT value FROM local_data WHERE service = ? AND key = ?", (self._service, key)),
+        )
 
     def local_keys(self, *, prefix: str = "") -> list[str]:
         """The keys of the local data that begin with ``prefix``, ascending."""
@@ -253,8 +232,10 @@ class AppData:
 
     def downloaded(self, key: str) -> bytes | None:
         """One value of the downloaded data, or None."""
-        row = self._database.first("SELECT value FROM downloads WHERE service = ? AND key = ?", (self._service, key))
-        return None if row is None else row[0]
+        return cast(
+            "bytes | None",
+            self._database.value("SELECT value FROM downloads WHERE service = ? AND key = ?", (self._service, key)),
+        )
 
     def downloaded_keys(self, *, prefix: str = "") -> list[str]:
         """The keys of the downloaded data that begin with ``prefix``, ascending."""
@@ -263,14 +244,15 @@ class AppData:
     def count(self, table: str) -> int:
         """Rows of the service in ``events``, ``examples``, ``requests``, ``local_data`` or ``downloads``."""
         _validate.one_of(("events", "examples", "requests", "local_data", "downloads"), table=table)
-        row = self._database.first(f"SELECT count(*) FROM {table} WHERE service = ?", (self._service,))
-        return 0 if row is None else int(row[0])
+        return int(self._database.value(f"SELECT count(*) FROM {table} WHERE service = ?", (self._service,)) or 0)
 
     @property
     def downloaded_version(self) -> str | None:
         """The version of the downloaded data; None before the first."""
-        row = self._database.first("SELECT version FROM download_versions WHERE service = ?", (self._service,))
-        return None if row is None else row[0]
+        return cast(
+            "str | None",
+            self._database.value("SELECT version FROM download_versions WHERE service = ?", (self._service,)),
+        )
 
     def _keys(self, table: str, prefix: str) -> list[str]:
         rows = self._database.all(
@@ -284,8 +266,7 @@ class AppData:
         return self._database.first(statement, (request, self._service)) is not None
 
     def _last_id(self) -> int:
-        row = self._database.first("SELECT last_insert_rowid()")
-        return 0 if row is None else int(row[0])
+        return int(self._database.value("SELECT last_insert_rowid()") or 0)
 
     def _require_space(self, size: int) -> None:
         require_space(self._database, size, self._bounds, whose=f"service {self._service!r}")
@@ -353,8 +334,7 @@ def _json(value: object, *, what: str) -> str:
 def _loaded(data: str | bytes) -> Mapping[str, Any] | bytes:
     if isinstance(data, bytes):
         return data
-    loaded: Mapping[str, Any] = json.loads(data)
-    return loaded
+    return cast("Mapping[str, Any]", json.loads(data))
 
 
 def _checked_key(key: str) -> None:

@@ -12,13 +12,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from sqlcipher3 import dbapi2 as sqlcipher
 
 from device_runtime.store.keys import StoreKey
 from odp import _validate
+from odp._system.closing import Closing
 from odp._system.files.durability import Health, disk_failed
 from odp.errors import DataError, DiskFull, StateError, StoreDamaged
 
@@ -60,7 +60,7 @@ def connected(path: Path, key: StoreKey | None) -> Any:
     return connection
 
 
-class Database:
+class Database(Closing):
     """An open file; a context manager for one use in one thread. After a failure of the disk, no further change is
     made.
     """
@@ -81,19 +81,15 @@ class Database:
         """Closes the file. Idempotent."""
         self._connection.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def first(self, statement: str, arguments: tuple[object, ...] = ()) -> tuple | None:  # type: ignore[type-arg]  # a row of any columns
         """The first row, or None. Raises StateError."""
         with errors(self.path):
             row: tuple | None = self._connection.execute(statement, arguments).fetchone()  # type: ignore[type-arg]
         return row
+
+    def value(self, statement: str, arguments: tuple[object, ...] = ()) -> Any:
+        """The first column of the first row; None without a row. Raises StateError."""
+        return next(iter(self.first(statement, arguments) or ()), None)
 
     def all(self, statement: str, arguments: tuple[object, ...] = ()) -> list[tuple]:  # type: ignore[type-arg]  # rows of any columns
         """All rows. Raises StateError."""
@@ -134,8 +130,8 @@ class Database:
 
     def used_bytes(self) -> int:
         """Bytes of the file in use."""
-        row = self.first("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
-        return 0 if row is None else int(row[0]) * PAGE_BYTES
+        pages = self.value("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
+        return int(pages or 0) * PAGE_BYTES
 
 
 @contextlib.contextmanager

@@ -299,8 +299,7 @@ class Store(Database):
 
     def offered(self, task_sha256: bytes) -> int:
         """The last round of a task that the device was asked for; 0 if there is none."""
-        row = self.first("SELECT offered FROM tasks WHERE task_sha256 = ?", (task_sha256,))
-        return 0 if row is None else int(row[0])
+        return int(self.value("SELECT offered FROM tasks WHERE task_sha256 = ?", (task_sha256,)) or 0)
 
     def signed_task(self, task_sha256: bytes) -> common_pb2.SignedTask | None:
         """A task as its developer signed it; None if the device does not know it."""
@@ -343,21 +342,19 @@ class Store(Database):
     def standing(self, *, latest: float) -> Standing:
         """The time of the last contribution until ``latest``; one that is still to be sent does not count."""
         sent = "(state = 'SENT' OR (state = 'PREPARED' AND sealed IS NULL))"
-        row = self.first(f"SELECT max(time) FROM participations WHERE time <= ? AND {sent}", (latest,))
-        return Standing(last=None if row is None else row[0])
+        return Standing(last=self.value(f"SELECT max(time) FROM participations WHERE time <= ? AND {sent}", (latest,)))
 
     def count_examples(self) -> int:
         """The number of rows that tasks may read: ratings, events and labelled examples."""
-        row = self.first(
+        examples = self.value(
             "SELECT (SELECT count(*) FROM ratings) + (SELECT count(*) FROM keyed_ratings) + "
             "(SELECT count(*) FROM events) + (SELECT count(*) FROM examples)"
         )
-        return 0 if row is None else int(row[0])
+        return int(examples or 0)
 
     def empty_contributions(self) -> int:
         """The number of contributions that were empty because the task could not use the device's data."""
-        row = self.first("SELECT count(*) FROM assignments WHERE outcome = ?", (EMPTY,))
-        return 0 if row is None else int(row[0])
+        return int(self.value("SELECT count(*) FROM assignments WHERE outcome = ?", (EMPTY,)) or 0)
 
     def erase(self, *, ledger_too: bool = False) -> None:
         """Wipes all data, local parameters and queued uploads; with ``ledger_too`` also what was sent.
@@ -374,10 +371,8 @@ class Store(Database):
             self._connection.execute("UPDATE identity SET filled_from = ?", (ERASED,))
             self._forget("1", ())
             if ledger_too:
-                self._connection.execute("DELETE FROM participations")
-                self._connection.execute("DELETE FROM answers")
-                self._connection.execute("DELETE FROM tasks")
-                self._connection.execute("DELETE FROM assignments")
+                for table in ("participations", "answers", "tasks", "assignments"):
+                    self._connection.execute(f"DELETE FROM {table}")
         with errors(self.path):
             # Pages that were freed before still hold what was in them.
             self._connection.execute("VACUUM")

@@ -31,19 +31,22 @@ LONGEST_RECORD = 2**20
 _LENGTH_BYTES = 4
 
 
-class LargeFiles:
-    """The files of all rounds, a folder for each, below ``root``. Thread-safe.
+class _Files:
+    """The files below ``root``, which is made where it is missing. Thread-safe.
 
     Every method raises StateError where the disk is full or the folder cannot be used; ``write`` raises DiskFailed from
     the first sync on that failed.
     """
 
     def __init__(self, root: Path, health: Health) -> None:
-        self._root = root
-        self._health = health
+        self._root, self._health = root, health
         with health, state_errors(root):
             root.mkdir(mode=0o700, exist_ok=True)
             sync_folder(root.parent)
+
+
+class LargeFiles(_Files):
+    """The files of all rounds, a folder for each."""
 
     def write(self, task_sha256: bytes, round: int, data: bytes, *, read_again: bool = True) -> bytes:
         """Stores ``data`` and gives it a name, 32 random bytes.
@@ -90,19 +93,8 @@ class LargeFiles:
         return self._folder(task_sha256, round) / name.hex()
 
 
-class PieceFiles:
-    """The files in the folder ``root``. Thread-safe.
-
-    Every method raises StateError where the disk is full or the folder cannot be used; ``write`` raises DiskFailed from
-    the first sync on that failed.
-    """
-
-    def __init__(self, root: Path, health: Health) -> None:
-        self._root = root
-        self._health = health
-        with health, state_errors(root):
-            root.mkdir(mode=0o700, exist_ok=True)
-            sync_folder(root.parent)
+class PieceFiles(_Files):
+    """The pieces of records, a file for each record."""
 
     def write(self, record: bytes, pieces: Iterable[bytes]) -> None:
         """Stores the pieces of a record, all or none."""

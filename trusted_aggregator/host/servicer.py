@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 import grpc
 
@@ -34,7 +34,9 @@ from trusted_aggregator.boundary.interface import Refused
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.ingest import MOST_ASKED, Ingest, is_undecided
 from trusted_aggregator.host.storage import Storage
-from trusted_aggregator.rounds.host_half import EnclaveHost, Submission
+from trusted_aggregator.modes.hosting import HostModes
+from trusted_aggregator.modes.tree.host_half import LeafHost
+from trusted_aggregator.rounds.host_half import Submission
 
 NAME = "odp.v1.AggregatorService"
 #: Threads of the server: the maximum number of submissions that share one commit.
@@ -55,18 +57,6 @@ _LEDGER_PAGE = 2**20
 Requests = Iterator[aggregator_pb2.SubmitStreamRequest]
 
 
-class Taking(Protocol):
-    """How a host takes contributions: ``HostModes``, or a leaf's."""
-
-    def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
-        """The submission for a contribution that came in one message."""
-        ...
-
-    def streaming(self, header: aggregator_pb2.SubmitHeader) -> EnclaveHost:
-        """The half of a contribution whose stream follows ``header``."""
-        ...
-
-
 class AggregatorService:
     """The host's half. ``failed`` is called when a write could not be stored: the program has to stop."""
 
@@ -75,7 +65,7 @@ class AggregatorService:
         core: AggregatorCalls,
         storage: Storage,
         changes: Changes,
-        modes: Taking,
+        modes: HostModes | LeafHost,
         *,
         failed: Callable[[StateError], None],
     ) -> None:

@@ -1,4 +1,4 @@
-"""Small TOML files that a person writes: conditions, retention, scenarios."""
+"""Small files of settings: conditions, retention, scenarios in TOML, which a person writes; pinned values in JSON."""
 
 from __future__ import annotations
 
@@ -14,27 +14,39 @@ _LARGEST = 2**16
 T = TypeVar("T")
 
 
-def load_settings(path: Path, made_of: Callable[[dict[str, Any]], T], *, what: str) -> T:
-    """What ``made_of`` makes of the values of a TOML file of at most 64 KiB.
+def load_settings(
+    path: Path, made_of: Callable[[dict[str, Any]], T], *, what: str, parse: Callable[[str], Any] = tomllib.loads,
+    largest: int = _LARGEST,
+) -> T:  # fmt: skip
+    """What ``made_of`` makes of the values of a file.
 
     Args:
       path: the file.
-      made_of: may raise ConfigurationError, ValueError or TypeError about the values.
+      made_of: may raise ConfigurationError, ValueError, TypeError, KeyError or AttributeError about the values.
       what: names the file's content in messages.
+      parse: reads the file's text; may raise ValueError. The default reads TOML.
+      largest: the file's length at most, in bytes.
 
     Raises:
       ConfigurationError: names the file and what is wrong in it.
     """
     try:
         with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+            data = file.read(largest + 1)
     except OSError as error:
         raise ConfigurationError(f"cannot read the {what} {path}: {(error.strerror or 'error').lower()}") from None
+    form = "TOML" if parse is tomllib.loads else "JSON"
     try:
-        if len(data) > _LARGEST:
-            raise ConfigurationError(f"Expected at most {_LARGEST} bytes")
-        return made_of(tomllib.loads(data.decode("utf-8")))
+        if len(data) > largest:
+            raise ConfigurationError(f"Expected at most {largest} bytes")
+        return made_of(parse(data.decode("utf-8")))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
-    except (ValueError, TypeError, RecursionError) as error:  # the last: of brackets of any depth
-        raise ConfigurationError(f"{path}: Expected {what} as TOML: {error}") from None
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # of brackets of any depth
+        raise ConfigurationError(f"{path}: Expected {what} as {form}: {error}") from None

@@ -12,8 +12,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 
+from odp._system.closing import Closing
 from odp._system.files.durability import UNFINISHED, Health, replaced_file
 from odp._system.files.private_files import make_folders, open_private, private_folder, read_private
 from odp._system.posix import fcntl
@@ -27,7 +27,7 @@ _KEPT = "kept-"
 _LARGEST_KEY_FILE = 16 * 1024
 
 
-class StateFolder:
+class StateFolder(Closing):
     """A locked folder of one program; use as a context manager or call ``close``.
 
     ``health`` is that of its disk: whoever keeps something here notes there that a sync failed.
@@ -129,14 +129,6 @@ class StateFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def __enter__(self) -> StateFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:

@@ -14,23 +14,13 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
 
 from odp._system.sandbox.kernel import end_with_parent
 from odp.errors import OdpError
 from odp.trust.enclave import sandbox
-from odp.trust.enclave.guest import Guest
 from odp.trust.enclave.guest_socket import SocketGuest
 
 _FRAMES = 6
-
-
-class Entry(Protocol):
-    """An entry module; see the module docstring."""
-
-    def run(self, channel: socket.socket, guest: Guest) -> None:
-        """Serves until the host closes ``channel``."""
-        ...
 
 
 def main(*, names: Sequence[str], entry: str, channel: int, platform: int, debug: bool) -> None:
@@ -58,7 +48,7 @@ def main(*, names: Sequence[str], entry: str, channel: int, platform: int, debug
     # What is loaded stays: no collection has to look at it again.
     gc.freeze()
     try:
-        cast(Entry, module).run(opened, guest)
+        module.run(opened, guest)
     except BaseException as error:
         guest.failed(f"{type(error).__name__}{_where(error)}")
         if debug:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 from google.protobuf.message import Message
 
-from odp.trust.enclave.channel import Encoded, Route
+from odp.trust.enclave.channel import Client, Route
 from odp.v1.enclave_pb2 import Done
 
 Asked = TypeVar("Asked", bound=Message)
@@ -55,16 +55,8 @@ class Interface:
         return self.reply_of(handler(getattr(request, handler.__name__)) or Done())
 
 
-class Caller(Protocol):
-    """What passes a request on to the enclave: ``odp.trust.enclave.channel.Client``."""
-
-    def call(self, request: Message | Encoded) -> Any:
-        """The enclave's reply; raises what the enclave raises, and StateError where it is gone."""
-        ...
-
-
 class Calls:
-    """A host's side of the calls that a subclass lists, each a ``Call``. Thread-safe. Raises as ``Caller.call``.
+    """A host's side of the calls that a subclass lists, each a ``Call``. Thread-safe. Raises as ``Client.call``.
 
     Attributes:
       interface: the enclave's; each subclass has one, before its calls.
@@ -72,7 +64,7 @@ class Calls:
 
     interface: Interface
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Client) -> None:
         self.caller = caller
 
 
@@ -105,7 +97,6 @@ class Call(Generic[Asked, Answer]):
         caller, request_type = calls.caller, owner.interface.request
 
         def call(request: Asked) -> Answer:
-            answer: Answer = getattr(caller.call(request_type(**{self._name: request})), self._answer_name)
-            return answer
+            return cast(Answer, getattr(caller.call(request_type(**{self._name: request})), self._answer_name))
 
         return call

@@ -53,7 +53,6 @@ class InThread:
         self._digest = digest
 
     def __call__(self, *, platform_folder: Path, entry: str, policy: bytes) -> ThreadEnclave:
-        """See ``odp.trust.enclave.host.Launch``."""
         digest = measure(entry).digest if self._digest is None else self._digest
         role = EnclavePolicy.from_bytes(policy).role
         guest = EmulatedPlatform.open(platform_folder).launch(image_digest=digest, policy=policy, name=role)

@@ -15,8 +15,8 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
+from odp._system.closing import Closing
 from odp._system.sandbox.frames import receive_frame, send_frame
 from odp.errors import ConfigurationError, StateError
 from odp.trust.enclave.guest_socket import result_of
@@ -27,7 +27,7 @@ _START_SECONDS = 240.0
 _STOP_SECONDS = 10.0
 
 
-class LaunchedEnclave:
+class LaunchedEnclave(Closing):
     """A running enclave and its platform, both ended by ``close`` or, however this process ends, by the kernel.
 
     Attributes:
@@ -69,14 +69,6 @@ class LaunchedEnclave:
         with self._closing:
             self.channel.close()
             _end(self._control, self._platform)
-
-    def __enter__(self) -> LaunchedEnclave:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def launch(

@@ -25,8 +25,6 @@ from odp.crypto.signing import check_public
 from odp.errors import ConfigurationError
 from odp.trust.enclave.log_policy import LogPolicy
 
-_LARGEST_FILE = 1 << 16
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradePolicy:
@@ -61,16 +59,9 @@ class UpgradePolicy:
     @classmethod
     def load(cls, path: Path) -> UpgradePolicy:
         """Reads the JSON file that ``save`` writes. Raises ConfigurationError."""
-        try:
-            with path.open("rb") as file:
-                data = file.read(_LARGEST_FILE + 1)
-            if len(data) > _LARGEST_FILE:
-                raise ConfigurationError(f"Expected at most {_LARGEST_FILE} bytes")
-            return cls.from_json(json.loads(data.decode("utf-8")))
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {path}: {(error.strerror or 'error').lower()}") from None
-        except (ValueError, RecursionError) as error:
-            raise ConfigurationError(f"{path} holds no upgrade policy: {error}") from None
+        from odp._system.files.settings_file import load_settings
+
+        return load_settings(path, cls.from_json, what="upgrade policy", parse=json.loads)
 
     def save(self, path: Path) -> None:
         """Writes the policy as JSON, atomically. Raises StateError."""

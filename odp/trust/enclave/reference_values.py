@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from odp import _validate
+from odp._system.files.settings_file import load_settings
 from odp.crypto.public_keys import require_x25519
 from odp.errors import ConfigurationError, OdpError
 from odp.transport.logs import Log
@@ -142,19 +143,10 @@ class ReferenceValues:
         Raises:
             ConfigurationError: the file is missing, is not JSON, or a key is unknown, missing or of a wrong form.
         """
-        try:
-            with path.open("rb") as file:
-                data = file.read(_LARGEST_FILE + 1)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot read the reference values {path}: {(error.strerror or 'error').lower()}"
-            ) from None
-        try:
-            if len(data) > _LARGEST_FILE:
-                raise ConfigurationError(f"Expected at most {_LARGEST_FILE} bytes")
-            return cls(**_fields(data))
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: {error}") from None
+        return load_settings(
+            path, lambda values: cls(**_fields(values)), what="reference values", parse=json.loads,
+            largest=_LARGEST_FILE,
+        )  # fmt: skip
 
     def save(self, path: Path) -> None:
         """Writes the values as JSON, atomically.
@@ -168,11 +160,7 @@ class ReferenceValues:
         owner_files.write_atomically(path, text.encode(), mode=owner_files.PUBLIC)
 
 
-def _fields(data: bytes) -> dict[str, Any]:
-    try:
-        values = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise ConfigurationError("Expected reference values as JSON") from None
+def _fields(values: object) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigurationError("Expected reference values as a JSON object")
     fields = dataclasses.fields(ReferenceValues)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from odp import _validate
+from odp._system.files.settings_file import load_settings
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey, verify
 from odp.errors import ConfigurationError
@@ -159,25 +160,22 @@ class EndorsementFile:
     @classmethod
     def load(cls, path: Path) -> EndorsementFile:
         """Reads what ``save`` wrote. Raises ConfigurationError."""
-        try:
-            with path.open("rb") as file:
-                data = file.read(_LARGEST_FILE + 1)
-            if len(data) > _LARGEST_FILE:
-                raise ConfigurationError(f"Expected at most {_LARGEST_FILE} bytes")
-            values = json.loads(data.decode("ascii"))
-            _validate.known_keys(values, ("policies", "endorsements", "withdrawals"), where="the endorsements")
-            read = cls(
-                tuple(PolicyEntry(text.encode("ascii")) for text in values["policies"]),
-                tuple(EndorsementEntry(*_bytes(value)) for value in values["endorsements"]),
-                tuple(WithdrawalEntry(*_bytes(value)) for value in values["withdrawals"]),
-            )
-            for entry in read.endorsements:
+        return load_settings(path, cls._of_json, what="endorsements", parse=json.loads, largest=_LARGEST_FILE)
+
+    @classmethod
+    def _of_json(cls, values: dict[str, Any]) -> EndorsementFile:
+        _validate.known_keys(values, ("policies", "endorsements", "withdrawals"), where="the endorsements")
+        read = cls(
+            tuple(PolicyEntry(text.encode("ascii")) for text in values["policies"]),
+            tuple(EndorsementEntry(*_bytes(value)) for value in values["endorsements"]),
+            tuple(WithdrawalEntry(*_bytes(value)) for value in values["withdrawals"]),
+        )
+        for entry in read.endorsements:
+            try:
                 open_endorsement(entry)
-            return read
-        except OSError as error:
-            raise ConfigurationError(f"cannot read the endorsements {path}: {error.strerror}") from error
-        except (SignatureError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigurationError(f"{path} holds no endorsements: {error}") from error
+            except SignatureError as error:
+                raise ConfigurationError(str(error)) from error
+        return read
 
     @property
     def entries(self) -> Sequence[PolicyEntry | EndorsementEntry | WithdrawalEntry]:

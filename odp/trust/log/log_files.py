@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Self
 
 from odp import _validate
+from odp._system.closing import Closing
 from odp._system.files.durability import Health, sync
 from odp._system.files.private_files import make_folders, open_private
 from odp._system.files.state_folder import remove_unfinished, state_errors, write_atomically
@@ -54,7 +55,7 @@ class _Batch:
     tree: Checkpoint
 
 
-class LogFiles:
+class LogFiles(Closing):
     """The log in one folder, locked; thread-safe. Reading an entry or a proof takes O(log size) small reads."""
 
     def __init__(self, folder: Path, key: NoteKey, health: Health, entries: int, hashes: int) -> None:
@@ -217,12 +218,6 @@ class LogFiles:
                     os.close(file)
             # The system gives the old numbers to other files: whoever still asks must not read or write those.
             self._hashes_file = self._entries_file = _CLOSED
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _span(self, index: int) -> tuple[int, int]:
         start = self._offsets[index] + LENGTH_BYTES

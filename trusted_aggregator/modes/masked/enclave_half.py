@@ -96,13 +96,11 @@ class MaskedRound(EnclaveRound):
 
     @classmethod
     def require(cls, query: Query) -> None:
-        """See ``Round``."""
         dense(query, aggregation="masked")
         if isinstance(query, StreamQuery):
             query.encoder(wrapped=True)
 
     def host_parts(self, start: int) -> bytes:
-        """See ``Round``."""
         if self.status is not Status.CHARGED:
             raise StateError(f"round {self.number} does not wait for a masked sum; close it first")
         return self._halves.page(start)

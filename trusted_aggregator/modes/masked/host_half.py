@@ -63,7 +63,6 @@ class MaskedHost(EnclaveHost):
         return Submission(masked_submit(header, data), data)
 
     def host_sum(self, charged: ChargedRound, survivors: Survivors | None, pause: Pause) -> HostSum | None:
-        """See ``HostHalf``."""
         return masked_sum(self._core, self._vectors, charged.task_sha256, charged.round, length=charged.host_part_bytes)
 
 

@@ -102,7 +102,6 @@ class EmulatedAttester:
     kind: str = KIND
 
     def attest(self, nonce: bytes) -> bytes:
-        """See ``Attester``."""
         return jwt.write_token(
             {
                 "requestDetails": {
@@ -135,7 +134,6 @@ class EmulatedVerifier:
             raise ConfigurationError("Expected the root of at least one emulated vendor")
 
     def verify(self, statement: bytes, nonce: bytes, *, now: float) -> bytes:
-        """See ``Verifier``."""
         try:
             if len(statement) > LARGEST_STATEMENT:
                 raise jwt.Malformed(f"it is longer than {LARGEST_STATEMENT} bytes")

@@ -33,7 +33,6 @@ class RosterVerifier:
     kind: str = KIND
 
     def verify(self, statement: bytes, nonce: bytes, *, now: float) -> bytes:
-        """See ``Verifier``."""
         public, signature = statement[:KEY_BYTES], statement[KEY_BYTES:]
         if len(statement) != KEY_BYTES + SIGNATURE_BYTES:
             raise EnrolmentError(f"Expected a statement of {KEY_BYTES + SIGNATURE_BYTES} bytes")
