@@ -52,68 +52,6 @@ class Distributor(Protocol):
         ...
 
 
-class Aggregator(Protocol):
-    """The destination of orders for rounds. ``order`` and ``signature`` are those of ``odp.signed.task.sign_order``."""
-
-    def set_charter(self, charter: population_pb2.SignedCharter) -> None:
-        """Puts a charter in force. Idempotent."""
-        ...
-
-    def charters(self, population: str, first: int) -> list[population_pb2.SignedCharter]:
-        """The charters of a population from sequence ``first`` on, oldest first; as many as fit an answer."""
-        ...
-
-    def abandon(self, task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature) -> None:
-        """Ends a task; returns once the end is in force. Idempotent."""
-        ...
-
-    def check_task(self, task: common_pb2.SignedTask) -> None:
-        """Returns if the task could begin now."""
-        ...
-
-    def open_round(
-        self,
-        task: common_pb2.SignedTask,
-        order: bytes,
-        signature: bytes,
-        token_key: enrolment_pb2.SignedTokenKey | None = None,
-    ) -> common_pb2.SignedRoundKey:
-        """Opens the ordered round; its key for devices. Idempotent."""
-        ...
-
-    def progress(self, task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundResponse:
-        """The number of contributions of a round."""
-        ...
-
-    def close_round(self, order: bytes, signature: bytes) -> common_pb2.SignedRelease:
-        """Closes the ordered round; returns the same bytes at every call."""
-        ...
-
-    def released_values(self, order: bytes) -> Iterator[bytes]:
-        """The integers of a release that has their hash alone, unchecked, in pieces."""
-        ...
-
-    def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
-        """Evidence of the enclave over ``nonce``."""
-        ...
-
-    def ledger(self, task_sha256: bytes, first: int) -> LedgerPart:
-        """The ledger of a task's population from entry ``first`` on, under its signed head."""
-        ...
-
-    def hand_overs(self) -> list[hand_over_pb2.HandOver]:
-        """The hand-overs that led to the enclave, oldest first."""
-        ...
-
-
-class Issuer(Protocol):
-    """The source of token keys."""
-
-    def token_key(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> enrolment_pb2.SignedTokenKey:
-        """The key of the ordered round, the same at every call. Raises EnrolmentError if the issuer refuses."""
-        ...
-
-
 class DistributorClient:
     """``Distributor`` over gRPC; ``control`` reaches its control listener, at ``address``."""
 
@@ -147,7 +85,7 @@ class DistributorClient:
 
 
 class AggregatorClient:
-    """``Aggregator`` over gRPC.
+    """The destination of orders for rounds. ``order`` and ``signature`` are those of ``odp.signed.task.sign_order``.
 
     ``public`` reaches the listener for everybody, at ``address``, and ``control`` the control listener.
     """
@@ -160,6 +98,7 @@ class AggregatorClient:
         self._control_address = control_address
 
     def set_charter(self, charter: population_pb2.SignedCharter) -> None:
+        """Puts a charter in force. Idempotent."""
         call(
             self._stub.SetCharter,
             aggregator_pb2.SetCharterRequest(charter=charter),
@@ -169,6 +108,7 @@ class AggregatorClient:
         )
 
     def charters(self, population: str, first: int) -> list[population_pb2.SignedCharter]:
+        """The charters of a population from sequence ``first`` on, oldest first; as many as fit an answer."""
         reply: aggregator_pb2.GetChartersResponse = call(
             self._stub.GetCharters,
             aggregator_pb2.GetChartersRequest(population=population, first=first),
@@ -179,6 +119,7 @@ class AggregatorClient:
         return list(reply.charters)
 
     def abandon(self, task: common_pb2.SignedTask, order: bytes, signature: population_pb2.CharterSignature) -> None:
+        """Ends a task; returns once the end is in force. Idempotent."""
         call(
             self._stub.AbandonTask,
             aggregator_pb2.AbandonTaskRequest(task=task, order=order, signature=signature),
@@ -188,6 +129,7 @@ class AggregatorClient:
         )
 
     def check_task(self, task: common_pb2.SignedTask) -> None:
+        """Returns if the task could begin now."""
         call(
             self._stub.CheckTask,
             aggregator_pb2.CheckTaskRequest(task=task),
@@ -203,6 +145,7 @@ class AggregatorClient:
         signature: bytes,
         token_key: enrolment_pb2.SignedTokenKey | None = None,
     ) -> common_pb2.SignedRoundKey:
+        """Opens the ordered round; its key for devices. Idempotent."""
         reply: aggregator_pb2.OpenRoundResponse = call(
             self._stub.OpenRound,
             aggregator_pb2.OpenRoundRequest(task=task, order=order, signature=signature, token_key=token_key),
@@ -213,6 +156,7 @@ class AggregatorClient:
         return reply.round_key
 
     def progress(self, task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundResponse:
+        """The number of contributions of a round."""
         reply: aggregator_pb2.GetRoundResponse = call(
             self._stub.GetRound,
             aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round),
@@ -223,6 +167,7 @@ class AggregatorClient:
         return reply
 
     def close_round(self, order: bytes, signature: bytes) -> common_pb2.SignedRelease:
+        """Closes the ordered round; returns the same bytes at every call."""
         reply: aggregator_pb2.CloseRoundResponse = call(
             self._stub.CloseRound,
             aggregator_pb2.CloseRoundRequest(order=order, signature=signature),
@@ -233,6 +178,7 @@ class AggregatorClient:
         return reply.release
 
     def released_values(self, order: bytes) -> Iterator[bytes]:
+        """The integers of a release that has their hash alone, unchecked, in pieces."""
         what = "read the values of a release at the aggregator"
         request = aggregator_pb2.GetReleasedValuesRequest(order=order)
         replies: Iterator[aggregator_pb2.GetReleasedValuesResponse] = call(
@@ -241,6 +187,7 @@ class AggregatorClient:
         return (reply.chunk for reply in read_stream(replies, what=what, address=self._control_address))
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
+        """Evidence of the enclave over ``nonce``."""
         reply: attestation_pb2.GetEvidenceResponse = call(
             self._attestation.GetEvidence,
             attestation_pb2.GetEvidenceRequest(nonce=nonce),
@@ -251,6 +198,7 @@ class AggregatorClient:
         return reply
 
     def ledger(self, task_sha256: bytes, first: int) -> LedgerPart:
+        """The ledger of a task's population from entry ``first`` on, under its signed head."""
         return read_ledger(
             lambda number: call(
                 self._public.GetLedger,
@@ -263,6 +211,7 @@ class AggregatorClient:
         )
 
     def hand_overs(self) -> list[hand_over_pb2.HandOver]:
+        """The hand-overs that led to the enclave, oldest first."""
         reply: aggregator_pb2.GetHandOversResponse = call(
             self._stub.GetHandOvers,
             aggregator_pb2.GetHandOversRequest(),
@@ -274,13 +223,14 @@ class AggregatorClient:
 
 
 class IssuerClient:
-    """``Issuer`` over gRPC; ``control`` reaches its control listener, at ``address``."""
+    """The source of token keys; ``control`` reaches its control listener, at ``address``."""
 
     def __init__(self, control: grpc.Channel, address: str) -> None:
         self._stub = enrolment_pb2_grpc.EnrolmentControlServiceStub(control)
         self._address = address
 
     def token_key(self, task: common_pb2.SignedTask, order: bytes, signature: bytes) -> enrolment_pb2.SignedTokenKey:
+        """The key of the ordered round, the same at every call. Raises EnrolmentError if the issuer refuses."""
         try:
             reply: enrolment_pb2.GetTokenKeyResponse = call(
                 self._stub.GetTokenKey,

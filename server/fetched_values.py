@@ -8,13 +8,13 @@ from odp.signed.release import ReleaseRefused, checked_values, noisy_tensors, wh
 from odp.transport.logs import Log, short
 from odp.trust.log.released_values import ReleasedValues
 from odp.v1 import aggregator_pb2, common_pb2
-from server.clients import Aggregator
+from server.clients import AggregatorClient
 
 
 class FetchedValues:
     """Values in ``stored``, which keeps those of every release that the log names."""
 
-    def __init__(self, stored: ReleasedValues, aggregator: Aggregator, log: Log) -> None:
+    def __init__(self, stored: ReleasedValues, aggregator: AggregatorClient, log: Log) -> None:
         self._stored = stored
         self._aggregator = aggregator
         self._log = log

@@ -14,7 +14,7 @@ from odp.errors import ConfigurationError
 from odp.signed.charter import Charter, approve, check_succession, found, missing_approvals, open_charter
 from odp.transport.logs import Log
 from odp.v1 import population_pb2
-from server.clients import Aggregator
+from server.clients import AggregatorClient
 from server.storage import Storage
 from server.transparency import LogKeeper
 
@@ -37,7 +37,7 @@ class Populations:
         self,
         storage: Storage,
         *,
-        aggregator: Aggregator,
+        aggregator: AggregatorClient,
         key: SigningKey,
         log: Log,
         keeper: LogKeeper | None = None,

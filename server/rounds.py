@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from odp.errors import ServiceError, StateError
-from server.clients import Aggregator
+from server.clients import AggregatorClient
 
 #: A device that is awake asks at least every 60 s (``server.board.LATER``), and answers within 30 s.
 QUIET_SECONDS = 90.0
@@ -95,7 +95,7 @@ class RoundClock:
         self._began.pop((task_sha256, round), None)
 
 
-def require_not_behind(aggregator: Aggregator, task_sha256: bytes, round: int) -> None:
+def require_not_behind(aggregator: AggregatorClient, task_sha256: bytes, round: int) -> None:
     """Returns unless the release of ``round``, which the aggregator did not give, is gone because a later one was made.
 
     The aggregator keeps the newest release alone. A server that is one release behind gets that and goes on; one that

@@ -16,7 +16,7 @@ from odp.errors import StateError, TransparencyError
 from odp.trust.log import merkle
 from odp.trust.log.checkpoint import Checkpoint, sign_checkpoint
 from odp.trust.log.log_files import LogFiles, check_entries
-from server.storage.log_rows import LogReader, LogRows
+from server.storage.log_rows import LogChange, LogRows
 
 _PAGE = 1000
 
@@ -105,7 +105,7 @@ class SharedLog(LogFiles):
             self._store(note)
             return True
 
-    def _take(self, rows: LogReader, size: int, encoded: bytes) -> bool:
+    def _take(self, rows: LogChange | LogRows, size: int, encoded: bytes) -> bool:
         """Brings the files up to the checkpoint ``encoded`` of ``size`` entries; whether that changed anything."""
         if size == self.size and encoded == self._note.encode():
             return False

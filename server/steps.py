@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from odp.transport import observing
 from odp.transport.logs import short
-from server.clients import Aggregator, Distributor
+from server.clients import AggregatorClient, Distributor
 from server.fetched_values import FetchedValues
 from server.leading import Leads
 from server.local.steps import LocalSteps
@@ -101,7 +101,7 @@ class Parties:
     """
 
     distributor: Distributor
-    aggregator: Aggregator
+    aggregator: AggregatorClient
     signing_key: Callable[[], bytes] | None = None
     keeper: LogKeeper | None = None
     populations: Populations | None = None

@@ -18,7 +18,7 @@ from odp.transport.logs import Log, short
 from odp.transport.tls import utc
 from odp.trust.enrolment.token_key import open_token_key
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2
-from server.clients import Issuer
+from server.clients import IssuerClient
 from server.populations import Populations
 from server.storage import Storage
 
@@ -42,7 +42,7 @@ class TokenKeys:
         populations: Populations,
         key: SigningKey,
         log: Log,
-        issuer: Issuer | None = None,
+        issuer: IssuerClient | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._storage = storage

@@ -24,7 +24,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from odp.crypto.note import Kind, VerifierKey, parse_line
 from odp.errors import ConfigurationError, OdpError, ServiceUnavailable, StateError
@@ -56,7 +55,7 @@ from odp.trust.log.log_files import LogFiles
 from odp.trust.log.proofs import packed
 from odp.v1 import attestation_pb2, common_pb2, log_pb2, population_pb2
 from server.catalogues import LoggedCatalogues
-from server.clients import Aggregator
+from server.clients import AggregatorClient, WitnessClient
 
 #: How often the newest checkpoint is signed and cosigned again.
 FRESH_SECONDS = 60.0
@@ -68,20 +67,12 @@ _MOST_ENDORSEMENTS = 16
 _NONCE_BYTES = 32
 
 
-class WitnessCaller(Protocol):
-    """The interface of a witness: ``server.clients.WitnessClient``."""
-
-    def add_checkpoint(self, note: bytes, *, old_size: int, hashes: bytes) -> log_pb2.AddCheckpointResponse:
-        """Shows a checkpoint and its proof from ``old_size``."""
-        ...
-
-
 @dataclass
 class KnownWitness:
     """A witness, and the keeper's state about it: the proven size, its newest cosignature, and its last failure."""
 
     key: VerifierKey
-    caller: WitnessCaller
+    caller: WitnessClient
     size: int = 0
     cosigned: Checkpoint | None = None
     failed: float = float("-inf")
@@ -190,7 +181,7 @@ class LogKeeper:
         release: common_pb2.SignedRelease,
         *,
         population: str,
-        aggregator: Aggregator,
+        aggregator: AggregatorClient,
     ) -> bool:
         """Logs a release with the evidence of its signer and its charges; False if that is done already.
 
@@ -246,7 +237,7 @@ class LogKeeper:
         self._recall()
         return (task_sha256, round) in self._ledgers or self._charged.get(population, 0) != charged
 
-    def _history(self, aggregator: Aggregator) -> list[bytes]:
+    def _history(self, aggregator: AggregatorClient) -> list[bytes]:
         """The hand-overs that led to the aggregator's enclave, each after evidence of its signer; only new ones."""
         entries, new = [], set[bytes]()
         for hand_over in aggregator.hand_overs():

@@ -17,7 +17,7 @@ from odp.transport import observing
 from odp.transport.logs import Log, short
 from odp.v1 import common_pb2, population_pb2
 from server.board import Board
-from server.clients import Aggregator, Distributor
+from server.clients import AggregatorClient, Distributor
 from server.leading import LOG, Leads
 from server.storage import Storage, TaskRecord, TaskState
 from server.storage.leases import Deposed
@@ -71,7 +71,7 @@ class Upkeep:
 
 
 def end_elsewhere(
-    task: TaskRecord, key: SigningKey, *, aggregator: Aggregator, distributor: Distributor, log: Log
+    task: TaskRecord, key: SigningKey, *, aggregator: AggregatorClient, distributor: Distributor, log: Log
 ) -> None:
     """Returns once the aggregator has ended a task, and of a cancelled one the distributor has dropped the models.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import print_json, results_console
+from odp.cli.console import print_json, print_result, results_console
 
 if TYPE_CHECKING:
     from odp.trust.log.audit import AuditReport
@@ -87,7 +87,6 @@ def repair(
     Stop the server first. Every signed tree stays the beginning of the log, and no entry is dropped. If that is not
     possible, the command changes nothing.
     """
-    from odp.cli.console import print_text
     from odp.errors import ConfigurationError
     from odp.operations.local.log_setup import LOG_KEY
     from odp.trust.log import repair as repairing
@@ -101,11 +100,9 @@ def repair(
     done = repairing.repair(
         folder, note_key(key_file, name="unused"), copies=copy, checkpoints=checkpoint, now=time.time()
     )
-    if json:
-        print_json({"log": str(folder), **vars(done)})
-    else:
-        signed = "signed anew" if done.signed_anew else "as it was signed before"
-        print_text(f"{folder}: {done.size} entries, {done.own} of them its own, {signed}")
+    signed = "signed anew" if done.signed_anew else "as it was signed before"
+    text = f"{folder}: {done.size} entries, {done.own} of them its own, {signed}"
+    print_result({"log": str(folder), **vars(done)}, text, json=json)
 
 
 def summary(report: AuditReport, where: str) -> dict[str, Any]:

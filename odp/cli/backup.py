@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from odp.cli.console import print_json, print_text
+from odp.cli.console import print_result
 
 
 def backup(
@@ -22,10 +22,8 @@ def backup(
     from odp._system.files.backup import back_up
 
     made = back_up(state, output)
-    if json:
-        print_json({"role": made.role, "files": made.files, "bytes": made.bytes, "output": str(output)})
-    else:
-        print_text(f"{made.files} files of {state} ({made.role}), {made.bytes} bytes, in {output}: keep it private")
+    text = f"{made.files} files of {state} ({made.role}), {made.bytes} bytes, in {output}: keep it private"
+    print_result({"role": made.role, "files": made.files, "bytes": made.bytes, "output": str(output)}, text, json=json)
 
 
 def restore(
@@ -44,7 +42,5 @@ def restore(
     from odp._system.files.backup import restore as put_back
 
     made = put_back(archive, state, replace=replace)
-    if json:
-        print_json({"role": made.role, "files": made.files, "bytes": made.bytes, "state": str(state)})
-    else:
-        print_text(f"{made.files} files ({made.role}), {made.bytes} bytes, in {state}")
+    text = f"{made.files} files ({made.role}), {made.bytes} bytes, in {state}"
+    print_result({"role": made.role, "files": made.files, "bytes": made.bytes, "state": str(state)}, text, json=json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import print_json, print_text
+from odp.cli.console import print_result, print_text
 from odp.cli.outputs import lines_of
 
 if TYPE_CHECKING:
@@ -127,12 +127,9 @@ def _say(catalogue: Catalogue, *, json: bool, withdrawn: frozenset[int] | None =
         "retired": len(step.retired),
         "withdrawn": gone,
     }
-    if json:
-        print_json(values | ({"keys": list(catalogue.keys)} if keys else {}))
-        return
-    print_text(
+    text = (
         f"catalogue of {catalogue.population}, version {catalogue.version}: {catalogue.items} items, "
         f"{len(step.added)} added, {len(step.retired)} retired ({catalogue.sha256.hex()})"
     )
-    if gone:
-        print_text(f"withdrawn: {', '.join(map(str, gone))}")
+    withdrawn_line = f"\nwithdrawn: {', '.join(map(str, gone))}" if gone else ""
+    print_result(values | ({"keys": list(catalogue.keys)} if keys else {}), text + withdrawn_line, json=json)

@@ -190,6 +190,14 @@ def print_text(text: str) -> None:
     sys.stdout.flush()
 
 
+def print_result(values: object, text: str, *, json: bool) -> None:
+    """A result: ``values`` as one JSON object where ``json``, or else ``text``."""
+    if json:
+        print_json(values)
+    else:
+        print_text(text)
+
+
 def print_error(message: str) -> None:
     """One line on stderr."""
     sys.stderr.write(f"odp: {' '.join(message.split())}\n")

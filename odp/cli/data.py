@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import print_json, print_text, results_console
+from odp.cli.console import print_json, print_result, print_text, results_console
 from odp.cli.data_options import as_option, data_arguments, print_reading, takes_labelled_table, takes_table
 from odp.cli.outputs import output_file, output_folder, writing, writing_file
 
@@ -147,10 +147,8 @@ def info(
         "duplicates": ratings.duplicates,
     }
     print_reading(ratings.notes)
-    if json:
-        print_json(summary | {"notes": list(ratings.notes)})
-    else:
-        print_text("\n".join(f"{name:<11}{value}" for name, value in summary.items()))
+    text = "\n".join(f"{name:<11}{value}" for name, value in summary.items())
+    print_result(summary | {"notes": list(ratings.notes)}, text, json=json)
 
 
 @app.command("check")
@@ -296,16 +294,14 @@ def check_usable(data: str, columns: dict[str, Any], task: AnyTask, *, json: boo
         raise ConfigurationError("Expected --task with a task that trains a model of labelled examples")
     table = read_for(task, data, labelled_options(columns))
     usable = usable_rows(task, columns_of(table))
-    if json:
-        print_json({"rows": table.rows, "bad_rows": table.bad.total, "usable": usable.to_json()})
-    else:
-        first, *others = usable.lines()
-        left_out = [f"left out    {line}" for line in others]
-        clamped = [
-            f"clamped     {count:,} whose {name!r} is beyond its range, and counts as its end"
-            for name, count in usable.clamped.items()
-        ]
-        print_text("\n".join([*_head(table), f"usable      {first}", *left_out, *clamped, *_notes(table.notes)]))
+    first, *others = usable.lines()
+    left_out = [f"left out    {line}" for line in others]
+    clamped = [
+        f"clamped     {count:,} whose {name!r} is beyond its range, and counts as its end"
+        for name, count in usable.clamped.items()
+    ]
+    text = "\n".join([*_head(table), f"usable      {first}", *left_out, *clamped, *_notes(table.notes)])
+    print_result({"rows": table.rows, "bad_rows": table.bad.total, "usable": usable.to_json()}, text, json=json)
     return _status(table, columns)
 
 

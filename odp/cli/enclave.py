@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from odp import _validate
-from odp.cli.console import print_json, print_text
+from odp.cli.console import print_json, print_result, print_text
 from odp.cli.enclave_image import Images, build, show
 from odp.cli.helper import pin_helper
 from odp.cli.outputs import output_file, writing_file
@@ -232,10 +232,7 @@ def show_endorser_key(
     from odp.trust.log.key_file import endorser_key
 
     public_key = endorser_key(key).public.hex()
-    if json_output:
-        print_json({"endorser_key": public_key})
-    else:
-        print_text(public_key)
+    print_result({"endorser_key": public_key}, public_key, json=json_output)
 
 
 @app.command("upgrade-policy")

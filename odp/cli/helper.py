@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import print_json, print_text
+from odp.cli.console import print_result, print_text
 from odp.cli.listening import State, serving
 from odp.transport.running import Running
 
@@ -55,10 +55,7 @@ def show_key(
     from distributor.helper_program import helper_key
 
     public_key = helper_key(state)
-    if json:
-        print_json({"helper_key": public_key})
-    else:
-        print_text(public_key)
+    print_result({"helper_key": public_key}, public_key, json=json)
 
 
 def pin_helper(

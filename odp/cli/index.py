@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from odp.cli.console import print_json, print_text
+from odp.cli.console import print_result
 from odp.cli.outputs import output_file, writing_file
 
 app = typer.Typer(help="Show item indexes of devices, and update them by differences.", no_args_is_help=True)
@@ -32,10 +32,7 @@ def show(file: IndexFile, json: Json = False) -> None:
         "name": model.definition.name,
         **index.facts,
     }
-    if json:
-        print_json(facts)
-        return
-    print_text("\n".join(f"{name}: {value}" for name, value in facts.items()))
+    print_result(facts, "\n".join(f"{name}: {value}" for name, value in facts.items()), json=json)
 
 
 @app.command("difference")
@@ -55,14 +52,12 @@ def difference(
     with writing_file(file):
         write_atomically(file, data, mode=0o644)
     summary = described(data)
-    if json:
-        counts = {"changed": summary.changed, "new": summary.new, "bytes": len(data)}
-        print_json({"base": summary.base, "result": summary.result, **counts})
-        return
-    print_text(
+    counts = {"changed": summary.changed, "new": summary.new, "bytes": len(data)}
+    print_result(
+        {"base": summary.base, "result": summary.result, **counts},
         f"difference from {summary.base[:12]} to {summary.result[:12]}: {summary.changed} items changed, "
-        f"{summary.new} are new; "
-        f"{len(data)} bytes instead of {new.stat().st_size}"
+        f"{summary.new} are new; {len(data)} bytes instead of {new.stat().st_size}",
+        json=json,
     )
 
 
@@ -81,7 +76,4 @@ def apply(
     except OSError as error:
         raise DataError(f"cannot read the difference {difference}: {error.strerror}") from error
     sha256 = update_file(index, data)
-    if json:
-        print_json({"sha256": sha256})
-        return
-    print_text(f"{index} is now {sha256[:12]}")
+    print_result({"sha256": sha256}, f"{index} is now {sha256[:12]}", json=json)

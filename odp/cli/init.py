@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import print_json, print_text
+from odp.cli.console import print_result
 from odp.cli.data_options import data_arguments, takes_table
 
 
@@ -27,14 +27,13 @@ def init(
 
     task = make_project(folder, data=data, columns=columns).task
     files = sorted(path.name for path in folder.iterdir())
-    if json:
-        print_json({"folder": str(folder), "files": files, "task": task.name, "data": named(data)})
-        return
-    print_text(
+    print_result(
+        {"folder": str(folder), "files": files, "task": task.name, "data": named(data)},
         f"made {folder}: {', '.join(files)}\n"
         "next:\n"
         f"  cd {shlex.quote(str(folder))}\n"
         f"  odp simulate task.toml {data_arguments(named(data), columns)}\n"
         "  python -m unittest\n"
-        "README.md has the other commands."
+        "README.md has the other commands.",
+        json=json,
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from odp.cli.console import print_json, print_text
+from odp.cli.console import print_result
 from odp.cli.listening import State, serving
 from odp.transport.running import Running
 
@@ -75,7 +75,4 @@ def show_key(
     from odp.trust.enrolment.issuer_program import issuer_key
 
     public_key = issuer_key(state)
-    if json:
-        print_json({"issuer_key": public_key})
-    else:
-        print_text(public_key)
+    print_result({"issuer_key": public_key}, public_key, json=json)

@@ -62,65 +62,38 @@ def watched(
 ) -> Iterator[None]:
     """Around a program: its log's format, its traces, its metrics and its probes. Raises ConfigurationError."""
     from odp import _validate
+    from odp.transport import observing
     from odp.transport.logs import FORMAT_VARIABLE
 
     chosen = os.environ.get(FORMAT_VARIABLE, "text") if log_format is None else log_format
     _validate.one_of(("text", "json"), log_format=chosen)
     os.environ[FORMAT_VARIABLE] = chosen
-    with _traced(program, traces), _probed(program, probes), _measured(program, state, metrics):
+    with contextlib.ExitStack() as stack:
+        if traces:
+            from odp.operations.traces import OpenTelemetry
+
+            tracer = OpenTelemetry(program, traces)
+            observing.trace(tracer)
+            stack.callback(tracer.close)
+        if probes:
+            _serve(stack, program, "probes", probes)
+        if metrics:
+            from odp.operations.metrics import Metrics
+
+            # Before the program, so that its start is counted, too.
+            measured = Metrics(program, state)
+            observing.observe(measured)
+            _serve(stack, program, "metrics", metrics, measured.registry)
         yield
 
 
-@contextlib.contextmanager
-def _traced(program: str, target: str) -> Iterator[None]:
-    if not target:
-        yield
-        return
-    from odp.operations.traces import OpenTelemetry
-    from odp.transport import observing
-
-    tracer = OpenTelemetry(program, target)
-    observing.trace(tracer)
-    try:
-        yield
-    finally:
-        tracer.close()
-
-
-@contextlib.contextmanager
-def _probed(program: str, address: str) -> Iterator[None]:
-    if not address:
-        yield
-        return
+def _serve(stack: contextlib.ExitStack, program: str, kind: str, address: str, registry: Any = None) -> None:
     from odp.operations.metrics import Endpoint
     from odp.transport.logs import Log
 
-    endpoint = Endpoint(address)
-    Log(program).event("probes", address=endpoint.address)
-    try:
-        yield
-    finally:
-        endpoint.close()
-
-
-@contextlib.contextmanager
-def _measured(program: str, state: Path, metrics: str) -> Iterator[None]:
-    if not metrics:
-        yield
-        return
-    from odp.operations.metrics import Endpoint, Metrics
-    from odp.transport import observing
-    from odp.transport.logs import Log
-
-    # Before the program, so that its start is counted, too.
-    measured = Metrics(program, state)
-    observing.observe(measured)
-    endpoint = Endpoint(metrics, measured.registry)
-    Log(program).event("metrics", address=endpoint.address)
-    try:
-        yield
-    finally:
-        endpoint.close()
+    endpoint = Endpoint(address, registry)
+    stack.callback(endpoint.close)
+    Log(program).event(kind, address=endpoint.address)
 
 
 def serving(start: Callable[..., Running]) -> Callable[..., None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from odp.cli.console import console, print_json, print_text
+from odp.cli.console import console, print_result
 from odp.cli.outputs import output_folder
 
 if TYPE_CHECKING:
@@ -133,12 +133,10 @@ def retrain(
         if version is not None:
             connection.publish_catalogue(version)
         step = living.advance(connection, now=time.time())
-    if json:
-        print_json(asdict(step) | {"stage": step.stage.value, "begun_with_withdrawn": list(later)})
-        return
-    print_text(f"{step.words}; ε = {step.epsilon:.4g} of {lifetime_epsilon:g} is spent or promised")
+    text = f"{step.words}; ε = {step.epsilon:.4g} of {lifetime_epsilon:g} is spent or promised"
     if step.due is not None:
-        print_text(f"next training from {datetime.fromtimestamp(step.due, UTC):%Y-%m-%d %H:%M} UTC")
+        text += f"\nnext training from {datetime.fromtimestamp(step.due, UTC):%Y-%m-%d %H:%M} UTC"
+    print_result(asdict(step) | {"stage": step.stage.value, "begun_with_withdrawn": list(later)}, text, json=json)
 
 
 def _pair(text: str) -> tuple[int, int]:
@@ -165,8 +163,9 @@ def _compare(
         **living.compared(connection, *pair),
     )
     sha256 = connection.submit(evaluation).task_sha256.hex()
-    if json:
-        print_json({"task": sha256})
-        return
-    print_text(f"{evaluation.name}: devices test training {pair[0]} (a) or {pair[1]} (b), ε = {epsilon:g} per user")
-    print_text(f"`odp task results {sha256[:12]}` shows the difference, once the task is finished")
+    print_result(
+        {"task": sha256},
+        f"{evaluation.name}: devices test training {pair[0]} (a) or {pair[1]} (b), ε = {epsilon:g} per user\n"
+        f"`odp task results {sha256[:12]}` shows the difference, once the task is finished",
+        json=json,
+    )

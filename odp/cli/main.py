@@ -98,43 +98,54 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-# `odp --help` lists the commands under these headings, in this order.
-_BEGIN, _DEVELOP, _RUN, _PERSON, _CHECK = (
-    "Begin here",
-    "Develop and train",
-    "Run the services",
-    "Run devices",
-    "Check what was done",
-)
-app.command("demo", rich_help_panel=_BEGIN)(demo.demo)
-app.command("init", rich_help_panel=_BEGIN)(init.init)
-app.command("up", rich_help_panel=_BEGIN)(services.up)
-app.add_typer(data.app, name="data", rich_help_panel=_BEGIN)
-app.add_typer(task.app, name="task", rich_help_panel=_DEVELOP)
-app.command("simulate", rich_help_panel=_DEVELOP)(simulate.simulate)
-app.command("compare", rich_help_panel=_DEVELOP)(compare.compare)
-app.command("retrain", rich_help_panel=_DEVELOP)(retrain.retrain)
-app.command("tune", rich_help_panel=_DEVELOP)(tune.tune)
-app.command("report", rich_help_panel=_DEVELOP)(report.report)
-app.add_typer(reproduce.app, name="reproduce", rich_help_panel=_DEVELOP)
-app.add_typer(table.app, name="table", rich_help_panel=_DEVELOP)
-app.add_typer(index.app, name="index", rich_help_panel=_DEVELOP)
-app.add_typer(population.app, name="population", rich_help_panel=_DEVELOP)
-app.add_typer(catalogue.app, name="catalogue", rich_help_panel=_DEVELOP)
-app.add_typer(services.server_app, name="server", rich_help_panel=_RUN)
-app.add_typer(services.distributor_app, name="distributor", rich_help_panel=_RUN)
-app.add_typer(services.aggregator_app, name="aggregator", rich_help_panel=_RUN)
-app.command("dashboard", rich_help_panel=_RUN)(dashboard.dashboard)
-app.command("doctor", rich_help_panel=_RUN)(doctor.doctor)
-app.add_typer(issuer.app, name="issuer", rich_help_panel=_RUN)
-app.add_typer(enclave.app, name="enclave", rich_help_panel=_RUN)
-app.command("backup", rich_help_panel=_RUN)(backup.backup)
-app.command("restore", rich_help_panel=_RUN)(backup.restore)
-app.add_typer(device.app, name="device", rich_help_panel=_PERSON)
-app.add_typer(fleet.app, name="fleet", rich_help_panel=_PERSON)
-app.add_typer(privacy.app, name="privacy", rich_help_panel=_CHECK)
-app.add_typer(audit.app, name="audit", rich_help_panel=_CHECK)
-app.add_typer(witness.app, name="witness", rich_help_panel=_CHECK)
+#: The commands and groups of commands under the headings of `odp --help`, in this order.
+_COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+    "Begin here": {
+        "demo": demo.demo,
+        "init": init.init,
+        "up": services.up,
+        "data": data.app,
+    },
+    "Develop and train": {
+        "task": task.app,
+        "simulate": simulate.simulate,
+        "compare": compare.compare,
+        "retrain": retrain.retrain,
+        "tune": tune.tune,
+        "report": report.report,
+        "reproduce": reproduce.app,
+        "table": table.app,
+        "index": index.app,
+        "population": population.app,
+        "catalogue": catalogue.app,
+    },
+    "Run the services": {
+        "server": services.server_app,
+        "distributor": services.distributor_app,
+        "aggregator": services.aggregator_app,
+        "dashboard": dashboard.dashboard,
+        "doctor": doctor.doctor,
+        "issuer": issuer.app,
+        "enclave": enclave.app,
+        "backup": backup.backup,
+        "restore": backup.restore,
+    },
+    "Run devices": {
+        "device": device.app,
+        "fleet": fleet.app,
+    },
+    "Check what was done": {
+        "privacy": privacy.app,
+        "audit": audit.app,
+        "witness": witness.app,
+    },
+}
+for _heading, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_heading)
+        else:
+            app.command(_name, rich_help_panel=_heading)(_command)
 
 add_csv(app)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from odp.cli.console import print_json, print_text
+from odp.cli.console import print_result, print_text
 from odp.cli.task import Json, Server, State, open_connection
 
 if TYPE_CHECKING:
@@ -36,13 +36,14 @@ def show(name: Name, server: Server = "127.0.0.1:7200", state: State = Path("odp
     with open_connection(server, state) as connection:
         response = connection.population(name)
     charter = open_charter(response.charter) if response.HasField("charter") else None
-    if json:
-        values = None if charter is None else _values(charter)
-        print_json({"population": name, "charter": values, "server_key": response.server_key.hex()})
-    elif charter is None:
-        print_text(f"population {name!r} is not founded yet: the server founds it with its first task")
-    else:
-        print_text(_lines(charter, response.server_key))
+    values = None if charter is None else _values(charter)
+    print_result(
+        {"population": name, "charter": values, "server_key": response.server_key.hex()},
+        f"population {name!r} is not founded yet: the server founds it with its first task"
+        if charter is None
+        else _lines(charter, response.server_key),
+        json=json,
+    )
 
 
 @app.command("found")
@@ -164,15 +165,14 @@ def _print_change(answer: server_pb2.ChangePopulationResponse, output: Path, *, 
     charter = open_charter(answer.charter)
     if answer.missing:
         _write(output, answer.charter)
-    if json:
-        print_json({"charter": _values(charter), "in_force": not answer.missing, "missing": answer.missing})
-    elif answer.missing:
-        print_text(
-            f"{answer.missing} more approval{'s' if answer.missing > 1 else ''} needed: give {output} to another "
-            f"owner, who runs `odp population approve {output}`"
-        )
-    else:
-        print_text(f"in force\n{_lines(charter, b'')}")
+    print_result(
+        {"charter": _values(charter), "in_force": not answer.missing, "missing": answer.missing},
+        f"{answer.missing} more approval{'s' if answer.missing > 1 else ''} needed: give {output} to another "
+        f"owner, who runs `odp population approve {output}`"
+        if answer.missing
+        else f"in force\n{_lines(charter, b'')}",
+        json=json,
+    )
 
 
 def _lines(charter: Charter, server_key: bytes) -> str:

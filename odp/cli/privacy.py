@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odp.cli.console import console, print_json, print_text
+from odp.cli.console import console, print_result
 from odp.cli.outputs import output_file, writing_file
 
 if TYPE_CHECKING:
@@ -57,10 +57,7 @@ def report(
     if html is not None:
         with writing_file(html):
             html.write_text(render_html(privacy_report), encoding="utf-8")
-    if json:
-        print_json(privacy_report)
-    else:
-        print_text(render_text(privacy_report))
+    print_result(privacy_report, render_text(privacy_report), json=json)
 
 
 @app.command("plan")
@@ -108,10 +105,7 @@ def plan(
         if not isinstance(planned, (Task, RoundsQuestion)):
             raise ConfigurationError(f"{task} has a task without rounds: `odp task show` says what each report costs")
         task_plan = plan_of_task(planned, population=population)
-        if json:
-            print_json(task_plan)
-        else:
-            print_text(render_task_plan(task_plan))
+        print_result(task_plan, render_task_plan(task_plan), json=json)
         return
     solved = answer(
         Question(
@@ -127,10 +121,7 @@ def plan(
             error=error,
         )
     )
-    if json:
-        print_json(solved)
-    else:
-        print_text(render_plan(solved))
+    print_result(solved, render_plan(solved), json=json)
 
 
 @app.command("reconstruction")
@@ -168,9 +159,6 @@ def reconstruction(
         breach = projection_breach(total, dimension, correlation=correlation, tolerance=tolerance, excess=excess)
     else:
         raise ConfigurationError("Expected exactly one of --dimension and --dictionary: what is there to rebuild?")
-    if json:
-        print_json(breach.to_json())
-        return
     lines = {
         "target": breach.target,
         "prior": breach.prior,
@@ -180,7 +168,8 @@ def reconstruction(
         "with": f"{breach.probability:.3e} after every possible report, at most"
         + ("" if breach.probability < 1.0 else ": no protection against this reconstruction"),
     }
-    print_text("".join(f"  {label:<9}{value}\n" for label, value in lines.items()))
+    text = "".join(f"  {label:<9}{value}\n" for label, value in lines.items())
+    print_result(breach.to_json(), text, json=json)
 
 
 def _pure_epsilon(epsilon: float | None, delta: float, participations: int, ledger: Path | None, task: str) -> float:

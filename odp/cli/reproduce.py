@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,6 @@ from odp.cli.data_options import print_reading, takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_folder, writing
 from odp.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _EXPERIMENTS = "odp.research.reproductions"
 
@@ -74,11 +71,8 @@ def geyer(
             shown.step(f"round {result.round}: accuracy {result.metrics['test_accuracy']:.4f}")
 
         reproduction = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round, on_users=on_users)
-    out = results_console(machine=json_output)
-    out.print(table_of(reproduction))
-    out.print(f"{reproduction.seconds:.1f} s; {SIMULATION}")
-    _write(
-        out,
+    _show(
+        [table_of(reproduction), f"{reproduction.seconds:.1f} s; {SIMULATION}"],
         output,
         f"geyer-{clients}-{seed}",
         reproduction.to_json(),
@@ -118,11 +112,8 @@ def shakespeare(
             shown.step(f"round {result.round + 1} of {rounds}: accuracy {accuracy:.4f}")
 
         reproduction = reproduce(task, people, seed=seed, baseline=baseline, on_round=on_round)
-    out = results_console(machine=json_output)
-    out.print(table_of(reproduction))
-    out.print(f"{reproduction.seconds:.1f} s; {SIMULATION}")
-    _write(
-        out,
+    _show(
+        [table_of(reproduction), f"{reproduction.seconds:.1f} s; {SIMULATION}"],
         output,
         f"shakespeare-{seed}",
         reproduction.to_json(),
@@ -197,14 +188,14 @@ def privunit(
     out = console()
     with steps(out, "drawing people") as shown:
         reproduction = reproduce(seed=seed, runs=runs, pictures=data, progress=shown.step)
-    out = results_console(machine=json_output)
-    out.print(table_of(reproduction))
-    if reproduction.mnist:
-        out.print(pictures_of(reproduction))
-    out.print(claims_of(reproduction))
-    out.print(f"{reproduction.seconds:.1f} s; {SIMULATION}")
-    _write(
-        out,
+    pictures = [pictures_of(reproduction)] if reproduction.mnist else []
+    _show(
+        [
+            table_of(reproduction),
+            *pictures,
+            claims_of(reproduction),
+            f"{reproduction.seconds:.1f} s; {SIMULATION}",
+        ],
         output,
         f"privunit-{seed}",
         reproduction.to_json(),
@@ -233,11 +224,8 @@ def local(
     out = console()
     with steps(out, "measuring errors"):
         reproduction = reproduce(seed=seed, repeats=repeats)
-    out = results_console(machine=json_output)
-    out.print(table_of(reproduction))
-    out.print(f"{reproduction.seconds:.1f} s; {SIMULATION}")
-    _write(
-        out,
+    _show(
+        [table_of(reproduction), f"{reproduction.seconds:.1f} s; {SIMULATION}"],
         output,
         f"local-{seed}",
         reproduction.to_json(),
@@ -279,21 +267,23 @@ def drawdiscard(
             shown.step(f"known weights, ε of log {level:g}")
             level_updates = updates if math.isinf(level) else max(1, updates // 4)
             trained.append(known_weights.train(updates=level_updates, epsilon=math.log(level), seed=seed))
-    out = results_console(machine=json_output)
-    out.print(table_of(reproduction))
-    out.print(known_table(trained))
-    out.print(
+    figures = (
         f"{trained[0].rate:,.0f} updates of the known model per second; {reproduction.seconds:.1f} s of "
         f"MNIST; {SIMULATION}"
     )
     everything = {"mnist": reproduction.to_json(), "known_weights": [training.to_json() for training in trained]}
-    _write(
-        out, output, f"drawdiscard-{seed}", everything, lambda path: draw(path, reproduction), json_output=json_output
+    _show(
+        [table_of(reproduction), known_table(trained), figures],
+        output,
+        f"drawdiscard-{seed}",
+        everything,
+        lambda path: draw(path, reproduction),
+        json_output=json_output,
     )
 
 
-def _write(
-    out: Console,
+def _show(
+    results: Sequence[Any],
     output: Path | None,
     name: str,
     summary: Mapping[str, Any],
@@ -301,7 +291,10 @@ def _write(
     *,
     json_output: bool,
 ) -> None:
-    """The picture and all numbers of a run: in the folder ``output``, where one is given, and on the last line."""
+    """Prints ``results``; the picture and all numbers of a run go to the folder ``output`` and to the last line."""
+    out = results_console(machine=json_output)
+    for result in results:
+        out.print(result)
     if output is not None:
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)

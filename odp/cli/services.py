@@ -12,7 +12,7 @@ import typer
 
 from odp._system.posix import require_linux
 from odp.cli import helper
-from odp.cli.console import console
+from odp.cli.console import console, print_result
 from odp.cli.enclave_image import Images
 from odp.cli.listening import LimitSettings, State, serving
 from odp.operations.local.foreground import parent_watch
@@ -166,14 +166,10 @@ def show_server_key(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print a server's public key, which verifies its tasks and names it as an owner; made on first use."""
-    from odp.cli.console import print_json, print_text
     from server.program import developer_key
 
     public_key = developer_key(state)
-    if json:
-        print_json({"server_key": public_key})
-    else:
-        print_text(public_key)
+    print_result({"server_key": public_key}, public_key, json=json)
 
 
 @server_app.command("log-key")
@@ -182,14 +178,10 @@ def show_log_key(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print the verifier key of a server's log, which devices, witnesses and auditors pin; made on first use."""
-    from odp.cli.console import print_json, print_text
     from server.program import log_verifier_key
 
     verifier_key = log_verifier_key(state)
-    if json:
-        print_json({"log_key": verifier_key})
-    else:
-        print_text(verifier_key)
+    print_result({"log_key": verifier_key}, verifier_key, json=json)
 
 
 @distributor_app.command("run")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from odp.cli.broadcasting import show_plan
-from odp.cli.console import console, print_json, print_text, results_console
+from odp.cli.console import console, print_json, print_result, print_text, results_console
 from odp.cli.living import retrain
 from odp.cli.outputs import output_file
 
@@ -391,10 +391,8 @@ def export(
         trained = released_items(connection, status, item_keys)
     trained.save(file)
     table = trained.table
-    if json:
-        print_json({"file": str(file), "items": len(table.keys), **table.facts})
-    else:
-        print_text(f"items: {file}; {table.facts['privacy']}; signed by: {table.facts['signed_by']}")
+    text = f"items: {file}; {table.facts['privacy']}; signed by: {table.facts['signed_by']}"
+    print_result({"file": str(file), "items": len(table.keys), **table.facts}, text, json=json)
 
 
 @app.command("cancel")
@@ -446,10 +444,7 @@ def _set_paused(task: str, paused: bool, server: str, state: Path, json: bool) -
         (connection.pause if paused else connection.resume)(sha256)
         task_status = connection.status(sha256)
         counted = connection.usable(task_status)
-    if json:
-        print_json(_summary(task_status, counted))
-    else:
-        print_text(in_one_line(task_status))
+    print_result(_summary(task_status, counted), in_one_line(task_status), json=json)
 
 
 def open_connection(server: str, state: Path) -> Connection:

@@ -15,7 +15,7 @@ from odp.dashboard.source import (
     LogFacts,
     Reader,
     RefusalFacts,
-    Source,
+    ServerSource,
     TaskFacts,
     one_line,
     planned_epsilon,
@@ -58,7 +58,9 @@ class Snapshot:
 class Poller:
     """Reads a source. All methods belong to one event loop; the source's calls run in threads."""
 
-    def __init__(self, source: Source, *, interval: float = INTERVAL, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, source: ServerSource, *, interval: float = INTERVAL, clock: Callable[[], float] = time.time
+    ) -> None:
         self.source = source
         self.snapshot = Snapshot(0, (), None, "the server has not answered yet", clock())
         self.audit: AuditFacts | str | None = None

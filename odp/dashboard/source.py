@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -234,50 +234,11 @@ class RefusalFacts:
     trouble: str = ""
 
 
-class Source(Protocol):
-    """One server, as the page sees it. Every method may raise OdpError."""
-
-    def tasks(self) -> list[server_pb2.TaskStatus]:
-        """All tasks, newest first."""
-        ...
-
-    def log(self) -> LogFacts | None:
-        """The newest checkpoint; None where no log is pinned."""
-        ...
-
-    def refusals(self) -> RefusalFacts | None:
-        """What aggregators refused, by reason; None where no aggregator's metrics are read."""
-        ...
-
-    def audit(self) -> AuditFacts:
-        """Verifies the whole log again."""
-        ...
-
-    def results(self, task: bytes) -> tuple[str, dict[str, object]]:
-        """What the task released: as a terminal shows it, and as plain values."""
-        ...
-
-    def submit(self, task: AnyTask) -> bytes:
-        """Submits a task; its id."""
-        ...
-
-    def cancel(self, task: bytes) -> None:
-        """Ends a task."""
-        ...
-
-    def pause(self, task: bytes) -> None:
-        """A task opens no further round until ``resume``."""
-        ...
-
-    def resume(self, task: bytes) -> None:
-        """Ends a pause."""
-        ...
-
-
 class ServerSource:
-    """The server of a connection, and its log. ``reference_values`` is a file; without it, there is no log to show.
+    """The server of a connection, as the page sees it, and its log. Every method may raise OdpError.
 
-    ``metrics`` are the endpoints of aggregators and leaves, host:port.
+    ``reference_values`` is a file; without it, there is no log to show. ``metrics`` are the
+    endpoints of aggregators and leaves, host:port.
     """
 
     def __init__(
@@ -291,11 +252,14 @@ class ServerSource:
         self._last: tuple[bytes, LogFacts] | None = None
 
     def tasks(self) -> list[server_pb2.TaskStatus]:
-        """See ``Source``."""
+        """All tasks, newest first."""
         return self._connection.tasks()
 
     def log(self) -> LogFacts | None:
-        """See ``Source``. A log that shrinks, or changes what it had signed, is said so until the program ends."""
+        """The newest checkpoint; None where no log is pinned.
+
+        A log that shrinks, or changes what it had signed, is said so until the program ends.
+        """
         if self._pins is None:
             return None
         note = self._log.note()
@@ -321,7 +285,7 @@ class ServerSource:
         return LogFacts(tree.origin, tree.size, tree.root.hex(), verified.witnesses, verified.time, "")
 
     def refusals(self) -> RefusalFacts | None:
-        """See ``Source``."""
+        """What aggregators refused, by reason; None where no aggregator's metrics are read."""
         if not self._metrics:
             return None
         accepted, refused, troubles = 0.0, Counter[str](), []
@@ -338,7 +302,7 @@ class ServerSource:
         return RefusalFacts(int(accepted), tuple(by_reason[:_MOST_REASONS]), "; ".join(troubles))
 
     def audit(self) -> AuditFacts:
-        """See ``Source``."""
+        """Verifies the whole log again."""
         try:
             report = audit(self._log, self._values())
         except AuditFailure as error:
@@ -352,24 +316,24 @@ class ServerSource:
         return ReferenceValues.load(self._pins)
 
     def results(self, task: bytes) -> tuple[str, dict[str, object]]:
-        """See ``Source``."""
+        """What the task released: as a terminal shows it, and as plain values."""
         answers = self._connection.results(self._connection.status(task))
         return as_text(answers.lines(0.95)), answers.to_json()
 
     def submit(self, task: AnyTask) -> bytes:
-        """See ``Source``."""
+        """Submits a task; its id."""
         return self._connection.submit(task).task_sha256
 
     def cancel(self, task: bytes) -> None:
-        """See ``Source``."""
+        """Ends a task."""
         self._connection.cancel(task)
 
     def pause(self, task: bytes) -> None:
-        """See ``Source``."""
+        """A task opens no further round until ``resume``."""
         self._connection.pause(task)
 
     def resume(self, task: bytes) -> None:
-        """See ``Source``."""
+        """Ends a pause."""
         self._connection.resume(task)
 
 

@@ -15,7 +15,7 @@ from odp.dashboard import charts
 from odp.dashboard.frame import Frame, facts, form, lasted, page, part, rows, table, text, when
 from odp.dashboard.pages import budget_bar, link, state, trouble
 from odp.dashboard.poller import Poller, Snapshot
-from odp.dashboard.source import RoundFacts, Source, TaskFacts
+from odp.dashboard.source import RoundFacts, ServerSource, TaskFacts
 from odp.tasks.states import usable_in_words
 
 _MOST_ROUNDS, _MOST_FIGURES, _MOST_TEXT = 100, 8, 20_000
@@ -294,7 +294,7 @@ class Change(NamedTuple):
     button: str
     other: str
     consequence: Callable[[TaskFacts], str]
-    do: Callable[[Source, bytes], None]
+    do: Callable[[ServerSource, bytes], None]
     is_final: bool = False
 
 

@@ -1,113 +1,18 @@
-"""The checks of ``Ratings``: each failure is one line with counts and positions, and never shows data."""
+"""Checks of arrays of ratings: each failure is one line with counts and positions, and never shows data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from odp.datasets.ids import checked_ids
 from odp.errors import DataError
 from odp.identity import LARGEST
 
-TIME_UNITS = ("s", "ms", "us", "ns")
-
 _CHUNK = 2**22
-
-
-class Fields(Protocol):
-    """The arguments of ``Ratings``; its docstring describes each field."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def n_items(self) -> int: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def offsets(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def items(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def values(self) -> npt.NDArray[np.float32]: ...
-    @property
-    def order(self) -> npt.NDArray[np.int64] | None: ...
-    @property
-    def times(self) -> npt.NDArray[Any] | None: ...
-    @property
-    def time_unit(self) -> str | None: ...
-    @property
-    def titles(self) -> tuple[str, ...] | None: ...
-    @property
-    def features(self) -> npt.NDArray[np.float32] | None: ...
-    @property
-    def feature_names(self) -> tuple[str, ...] | None: ...
-    @property
-    def inferred(self) -> tuple[str, ...]: ...
-
-
-def checked(ratings: Fields) -> dict[str, Any]:
-    """The array fields of ``ratings`` in their declared types.
-
-    Raises:
-      DataError: a field breaks a rule of :class:`~odp.datasets.ratings.Ratings`.
-    """
-    where = f"data set {ratings.name!r}"
-    if isinstance(ratings.n_items, bool) or not isinstance(ratings.n_items, int) or not 0 <= ratings.n_items < 2**31:
-        raise DataError(f"Expected n_items={ratings.n_items!r} to be a whole number from 0 to 2**31-1 in {where}")
-    if not isinstance(ratings.inferred, tuple) or not set(ratings.inferred) <= {"items", "scale"}:
-        raise DataError(f"Expected inferred={ratings.inferred!r} to name 'items', 'scale' or neither in {where}")
-    offsets = np.asarray(ratings.offsets)
-    if offsets.ndim != 1 or offsets.size == 0 or offsets.dtype.kind not in "iu":
-        raise DataError(f"Expected offsets to be int64 [n_users + 1] in {where} (got {offsets.dtype})")
-    offsets = np.ascontiguousarray(offsets, dtype=np.int64)
-    decreasing = np.flatnonzero(np.diff(offsets) < 0)
-    if decreasing.size:
-        raise DataError(f"Expected offsets never to decrease in {where}: they do after user {decreasing[0]}")
-    values = value_array(ratings.values, low=ratings.low, high=ratings.high, where=where)
-    if offsets[0] != 0 or offsets[-1] != len(values):
-        raise DataError(
-            f"Expected offsets to run from 0 to the number of values, {len(values)}, in {where} "
-            f"(they run from {offsets[0]} to {offsets[-1]})"
-        )
-    items = index_array(ratings.items, len(values), ratings.n_items, what="items", where=where, dtype=np.int32)
-    _check_ascending(items, offsets, where)
-    fields: dict[str, Any] = {
-        "offsets": offsets,
-        "items": items,
-        "values": values,
-    }
-    if ratings.order is not None:
-        fields["order"] = index_array(ratings.order, len(values), None, what="order", where=where)
-    if ratings.times is not None:
-        fields["times"] = _times(ratings.times, len(values), where)
-    if ratings.time_unit not in (None, *TIME_UNITS):
-        raise DataError(f"Expected time_unit={ratings.time_unit!r} to be one of {', '.join(TIME_UNITS)} in {where}")
-    fields |= _item_fields(ratings, where)
-    for name, expected in (("user_ids", len(offsets) - 1), ("item_ids", ratings.n_items)):
-        ids = getattr(ratings, name)
-        if ids is not None:
-            ids = checked_ids(ids, what=name, where=where)
-            _check_length(ids.shape, (expected,), name, where)
-            fields[name] = ids
-    return fields
-
-
-def _times(times: npt.ArrayLike, expected: int, where: str) -> npt.NDArray[Any]:
-    array = np.asarray(times)
-    if array.dtype.kind not in "iuf":
-        raise DataError(f"Expected times to be numbers in {where} (got {array.dtype})")
-    _check_length(array.shape, (expected,), "times", where)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise DataError(f"Expected times to be finite in {where}")
-    if array.dtype.kind == "u" and array.size and array.max() > LARGEST:
-        raise DataError(f"Expected times to be below 2**63 in {where}")
-    return np.ascontiguousarray(array, dtype=np.float64 if array.dtype.kind == "f" else np.int64)
 
 
 def value_array(values: npt.ArrayLike, *, low: float, high: float, where: str) -> npt.NDArray[np.float32]:
@@ -158,7 +63,7 @@ def index_array(
         source = source.astype(np.int64)
     if source.dtype.kind not in "iu":
         raise DataError(f"Expected {what} to be whole numbers in {where} (got {source.dtype})")
-    _check_length(source.shape, (expected,), what, where)
+    check_length(source.shape, (expected,), what, where)
     # What is int32 already stays so: half the memory of large data sets.
     array = np.ascontiguousarray(source, dtype=np.int32 if source.dtype == np.int32 else dtype)
     most = LARGEST if size is None else size - 1
@@ -171,7 +76,7 @@ def index_array(
     return array
 
 
-def _check_ascending(items: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], where: str) -> None:
+def check_ascending(items: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], where: str) -> None:
     for start in range(0, max(len(items) - 1, 0), _CHUNK):
         falls = np.diff(items[start : start + _CHUNK + 1]) <= 0
         # Between two users the items may fall.
@@ -192,28 +97,6 @@ def _rows_where(
     return np.concatenate(places) if places else np.empty(0, dtype=np.int64)
 
 
-def _item_fields(ratings: Fields, where: str) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if ratings.titles is not None:
-        fields["titles"] = tuple(ratings.titles)
-        _check_length((len(ratings.titles),), (ratings.n_items,), "titles", where)
-    if ratings.features is None:
-        if ratings.feature_names is not None:
-            raise DataError(f"Expected features beside feature_names in {where}: pass both or neither")
-        return fields
-    features = np.ascontiguousarray(ratings.features, dtype=np.float32)
-    if features.ndim != 2 or len(features) != ratings.n_items:
-        raise DataError(f"Expected features to be [{ratings.n_items}, p] in {where} (got {list(features.shape)})")
-    if not np.isfinite(features).all():
-        row = int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
-        raise DataError(f"Expected features to be finite in {where}: those of item {row} are not")
-    fields["features"] = features
-    if ratings.feature_names is not None:
-        fields["feature_names"] = tuple(ratings.feature_names)
-        _check_length((len(ratings.feature_names),), (features.shape[1],), "feature_names", where)
-    return fields
-
-
-def _check_length(shape: tuple[int, ...], expected: tuple[int, ...], what: str, where: str) -> None:
+def check_length(shape: tuple[int, ...], expected: tuple[int, ...], what: str, where: str) -> None:
     if shape != expected:
         raise DataError(f"Expected {what} to have shape {list(expected)} in {where} (got {list(shape)})")

@@ -17,16 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.datasets import ratings_files
-from odp.datasets._check import checked, index_array, value_array
+from odp.datasets._check import check_ascending, check_length, index_array, value_array
 from odp.datasets.columns import ANY_VALUE, Columns
-from odp.datasets.ids import Ids, id_keys
+from odp.datasets.ids import Ids, checked_ids, id_keys
 from odp.datasets.repeats import Repeats, ranks_in_time, repeats_note, rows_by_user_and_item, without_repeats
 from odp.errors import DataError
-from odp.identity import integer_of
+from odp.identity import LARGEST, integer_of
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
+
+TIME_UNITS = ("s", "ms", "us", "ns")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,7 +83,7 @@ class Ratings:
 
     def __post_init__(self) -> None:
         """Checks every rule and brings the arrays to their declared types; see the class."""
-        for field, value in checked(self).items():
+        for field, value in _checked(self).items():
             object.__setattr__(self, field, value)
 
     def __repr__(self) -> str:
@@ -381,6 +383,87 @@ class Ratings:
           DataError: the folder is missing, not of format ``odp-ratings-1``, or damaged.
         """
         return ratings_files.made(cls, ratings_files.read_folder(Path(folder)), Path(folder))
+
+
+def _checked(ratings: Ratings) -> dict[str, Any]:
+    """The array fields of ``ratings`` in their declared types.
+
+    Raises:
+      DataError: a field breaks a rule of :class:`Ratings`.
+    """
+    where = f"data set {ratings.name!r}"
+    if isinstance(ratings.n_items, bool) or not isinstance(ratings.n_items, int) or not 0 <= ratings.n_items < 2**31:
+        raise DataError(f"Expected n_items={ratings.n_items!r} to be a whole number from 0 to 2**31-1 in {where}")
+    if not isinstance(ratings.inferred, tuple) or not set(ratings.inferred) <= {"items", "scale"}:
+        raise DataError(f"Expected inferred={ratings.inferred!r} to name 'items', 'scale' or neither in {where}")
+    offsets = np.asarray(ratings.offsets)
+    if offsets.ndim != 1 or offsets.size == 0 or offsets.dtype.kind not in "iu":
+        raise DataError(f"Expected offsets to be int64 [n_users + 1] in {where} (got {offsets.dtype})")
+    offsets = np.ascontiguousarray(offsets, dtype=np.int64)
+    decreasing = np.flatnonzero(np.diff(offsets) < 0)
+    if decreasing.size:
+        raise DataError(f"Expected offsets never to decrease in {where}: they do after user {decreasing[0]}")
+    values = value_array(ratings.values, low=ratings.low, high=ratings.high, where=where)
+    if offsets[0] != 0 or offsets[-1] != len(values):
+        raise DataError(
+            f"Expected offsets to run from 0 to the number of values, {len(values)}, in {where} "
+            f"(they run from {offsets[0]} to {offsets[-1]})"
+        )
+    items = index_array(ratings.items, len(values), ratings.n_items, what="items", where=where, dtype=np.int32)
+    check_ascending(items, offsets, where)
+    fields: dict[str, Any] = {
+        "offsets": offsets,
+        "items": items,
+        "values": values,
+    }
+    if ratings.order is not None:
+        fields["order"] = index_array(ratings.order, len(values), None, what="order", where=where)
+    if ratings.times is not None:
+        fields["times"] = _times(ratings.times, len(values), where)
+    if ratings.time_unit not in (None, *TIME_UNITS):
+        raise DataError(f"Expected time_unit={ratings.time_unit!r} to be one of {', '.join(TIME_UNITS)} in {where}")
+    fields |= _item_fields(ratings, where)
+    for name, expected in (("user_ids", len(offsets) - 1), ("item_ids", ratings.n_items)):
+        ids = getattr(ratings, name)
+        if ids is not None:
+            ids = checked_ids(ids, what=name, where=where)
+            check_length(ids.shape, (expected,), name, where)
+            fields[name] = ids
+    return fields
+
+
+def _times(times: npt.ArrayLike, expected: int, where: str) -> npt.NDArray[Any]:
+    array = np.asarray(times)
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"Expected times to be numbers in {where} (got {array.dtype})")
+    check_length(array.shape, (expected,), "times", where)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DataError(f"Expected times to be finite in {where}")
+    if array.dtype.kind == "u" and array.size and array.max() > LARGEST:
+        raise DataError(f"Expected times to be below 2**63 in {where}")
+    return np.ascontiguousarray(array, dtype=np.float64 if array.dtype.kind == "f" else np.int64)
+
+
+def _item_fields(ratings: Ratings, where: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if ratings.titles is not None:
+        fields["titles"] = tuple(ratings.titles)
+        check_length((len(ratings.titles),), (ratings.n_items,), "titles", where)
+    if ratings.features is None:
+        if ratings.feature_names is not None:
+            raise DataError(f"Expected features beside feature_names in {where}: pass both or neither")
+        return fields
+    features = np.ascontiguousarray(ratings.features, dtype=np.float32)
+    if features.ndim != 2 or len(features) != ratings.n_items:
+        raise DataError(f"Expected features to be [{ratings.n_items}, p] in {where} (got {list(features.shape)})")
+    if not np.isfinite(features).all():
+        row = int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
+        raise DataError(f"Expected features to be finite in {where}: those of item {row} are not")
+    fields["features"] = features
+    if ratings.feature_names is not None:
+        fields["feature_names"] = tuple(ratings.feature_names)
+        check_length((len(ratings.feature_names),), (features.shape[1],), "feature_names", where)
+    return fields
 
 
 def _clock(times: npt.ArrayLike | None, rows: int, what: str) -> npt.NDArray[Any] | None:

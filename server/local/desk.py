@@ -21,14 +21,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from odp.algorithms.local_seam import UNLIMITED, Judge, LocalReporter
 from odp.errors import Busy, ContributionRefused, Refusal, StateError
 from odp.transport.logs import Log
 from odp.transport.sweeping import SweepClock
 from server.local.admission import Admission
-from server.storage.reports import NewReport, ReportStorage
+from server.storage.reports import NewReport, Reports
 from server.waits import Wait
 
 _WORDS = 512
@@ -69,16 +68,26 @@ class _Open:
 
 
 @dataclass(frozen=True)
-class _OfTask:
-    """``server.local.desk.Judgement`` of a report to an open task."""
+class Judgement:
+    """What is done with one report, by the writer's thread alone.
 
-    task: _Open
+    Attributes:
+      report: to be stored.
+      task: the open task that it is for; None where that is over.
+      token, period: as the device showed them.
+      over: why a task that is over takes no report.
+    """
+
     report: NewReport
-    token: bytes
-    period: int
+    task: _Open | None = None
+    token: bytes = b""
+    period: int = 0
+    over: Refusal | None = None
 
     def refusal(self) -> Refusal | None:
-        """As declared."""
+        """Why the report is not taken, unless it was taken before; None: it is."""
+        if self.task is None:
+            return self.over
         try:
             if self.task.admission is not None:
                 self.task.admission.require(self.report.report_id, self.token, self.period)
@@ -91,28 +100,14 @@ class _OfTask:
         return None
 
     def stored(self, new: bool) -> None:
-        """As declared."""
-        self.task.waiting -= 1
-        if not new:
+        """Called after a report that is taken was stored; ``new`` is False where it was stored before, or failed."""
+        if self.task is None:
             return
-        if self.report.place is not None:
+        self.task.waiting -= 1
+        if new and self.report.place is not None:
             self.task.rows[self.report.place] = self.report.content
             self.task.judge.replace(self.report.place, self.report.content)
-        self.task.taken += 1
-
-
-@dataclass(frozen=True)
-class _OfNone:
-    """The same of a report to a task that is over."""
-
-    why: Refusal
-
-    def refusal(self) -> Refusal | None:
-        """As declared."""
-        return self.why
-
-    def stored(self, new: bool) -> None:
-        """Never called."""
+        self.task.taken += int(new)
 
 
 class Desk:
@@ -123,7 +118,7 @@ class Desk:
       log: where events go.
     """
 
-    def __init__(self, storage: ReportStorage, *, log: Log) -> None:
+    def __init__(self, storage: Reports, *, log: Log) -> None:
         self._storage, self._places = storage, _Places()
         self._tasks: dict[bytes, _Open] = {}
         self._writer = Writer(storage, log=log)
@@ -212,11 +207,11 @@ class Desk:
             return None
         place = self._places.below(len(task.rows)) if task.rows else None
         report = NewReport(sha256, report_id, place, content)
-        return self._writer.put(report, _OfTask(task, report, token, period))
+        return self._writer.put(Judgement(report, task, token, period))
 
     def refuse(self, sha256: bytes, report_id: bytes, why: Refusal) -> Future[Refusal | None]:
         """Refuses a report to a task that is over, unless it was taken before. Raises as ``report``."""
-        return self._writer.put(NewReport(sha256, report_id, None, b""), _OfNone(why))
+        return self._writer.put(Judgement(NewReport(sha256, report_id, None, b""), over=why))
 
     def summary(self, sha256: bytes, algorithm: LocalReporter) -> tuple[int, bytes]:
         """(reports, what they say) of a task, open or not. Raises StateError."""
@@ -247,27 +242,14 @@ class _Places:
             return (word * count) >> 64
 
 
-class Judgement(Protocol):
-    """What is done with one report, by the writer's thread alone."""
-
-    def refusal(self) -> Refusal | None:
-        """Why the report is not taken, unless it was taken before; None: it is."""
-        ...
-
-    def stored(self, new: bool) -> None:
-        """Called after a report that is taken was stored; ``new`` is False where it was stored before, or failed."""
-        ...
-
-
 @dataclass(frozen=True)
 class _Waiting:
-    report: NewReport
     judgement: Judgement
     done: Future[Refusal | None] = field(default_factory=Future)
 
     @property
     def size(self) -> int:
-        return _OVERHEAD + len(self.report.content)
+        return _OVERHEAD + len(self.judgement.report.content)
 
 
 class Writer:
@@ -278,7 +260,7 @@ class Writer:
       log: where an unforeseen error goes.
     """
 
-    def __init__(self, storage: ReportStorage, *, log: Log) -> None:
+    def __init__(self, storage: Reports, *, log: Log) -> None:
         self._storage, self._log = storage, log
         self._queue: SimpleQueue[_Waiting | Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
@@ -289,14 +271,14 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
         self._thread.start()
 
-    def put(self, report: NewReport, judgement: Judgement) -> Future[Refusal | None]:
+    def put(self, judgement: Judgement) -> Future[Refusal | None]:
         """Why a report is not taken; None once it is on the disk. The future raises StateError where it cannot be.
 
         Raises:
           Busy: too many bytes wait for the disk.
           StateError: the server ends.
         """
-        waiting = _Waiting(report, judgement)
+        waiting = _Waiting(judgement)
         with self._lock:
             if self._stopped:
                 raise StateError("the server ends")
@@ -369,13 +351,14 @@ class Writer:
         taken = [entry for entry, refusal in zip(batch, answers, strict=True) if refusal is None]
         new = [False] * len(taken)
         try:
-            new = self._storage.take([entry.report for entry in taken])
+            new = self._storage.take([entry.judgement.report for entry in taken])
         finally:
             for waiting, is_new in zip(taken, new, strict=True):
                 waiting.judgement.stored(is_new)
         for place, waiting in enumerate(batch):
             # Rows go on changing: one that was taken may be unlike them when it comes again.
-            if answers[place] is not None and self._storage.has(waiting.report.task_sha256, waiting.report.report_id):
+            report = waiting.judgement.report
+            if answers[place] is not None and self._storage.has(report.task_sha256, report.report_id):
                 answers[place] = None
         return answers
 

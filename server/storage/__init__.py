@@ -1,20 +1,20 @@
-"""The server's storage. ``protocol`` has the guarantees of every store.
+"""The server's storage. ``sql.Storage`` has the guarantees.
 
 ``sqlite`` and ``postgresql`` open one each.
 """
 
-from server.storage.protocol import (
+from server.storage.records import (
     HistoryEntry,
     NewVersion,
     OpenRound,
     PublishedModel,
     RoundRecord,
     RoundState,
-    Storage,
     TaskRecord,
     TaskState,
     VersionRecord,
 )
+from server.storage.sql import Storage
 
 __all__ = [
     "HistoryEntry",

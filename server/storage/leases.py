@@ -6,7 +6,7 @@ clocks of the servers do not matter. If that of the database was set back, a lea
 does is free: whoever holds it is deposed by the token, or has renewed it.
 
 A holder can be wrong about itself: it was paused, and another one leads. So time decides only who may take a lease.
-What decides about a change is the token, in the transaction of the change: ``LeaseStorage.fenced``.
+What decides about a change is the token, in the transaction of the change: ``Leases.fenced``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -60,47 +60,13 @@ class Note:
     until: float | None = None
 
 
-class LeaseStorage(Protocol):
-    """The store of leases. Thread-safe; durable when a method returns. Raises StateError as ``Storage``."""
-
-    def take(self, names: Sequence[bytes], holder: Holder, *, seconds: float) -> list[Lease]:
-        """Takes those of the leases that are free: never taken, given back, or expired."""
-        ...
-
-    def renew(self, leases: Mapping[Lease, Note], holder: Holder, *, seconds: float) -> set[Lease]:
-        """Extends leases, from now on, and stores their notes; those that nobody has taken meanwhile.
-
-        A lease that expired is extended as well where nobody took it.
-        """
-        ...
-
-    def give_back(self, holder: Holder) -> None:
-        """Frees all leases of a process, which ends."""
-        ...
-
-    def recover(self, holder: Holder) -> None:
-        """Frees the leases of earlier processes at the place of ``holder``, which are dead: it has their place."""
-        ...
-
-    def note(self, name: bytes) -> Note | None:
-        """The newest note of a lease; None where nobody has it now."""
-        ...
-
-    def fenced(self, lease: Lease) -> AbstractContextManager[None]:
-        """Within it every transaction of this thread is stored only if no later lease of this name was taken before.
-
-        What was to be stored otherwise raises Deposed, and has no effect.
-        """
-        ...
-
-
-class SqlLeases:
-    """Implements ``LeaseStorage``.
+class Leases:
+    """The store of leases. Thread-safe; durable when a method returns. Raises StateError as ``Storage``.
 
     Args:
         engine: of the database.
         insert: SQLAlchemy's ``insert`` with ``ON CONFLICT``.
-        errors: as of ``server.storage.sql.SqlStorage``.
+        errors: as of ``server.storage.sql.Storage``.
         now: an expression, or a number, for the present time.
     """
 
@@ -116,6 +82,7 @@ class SqlLeases:
         self._fences = threading.local()
 
     def take(self, names: Sequence[bytes], holder: Holder, *, seconds: float) -> list[Lease]:
+        """Takes those of the leases that are free: never taken, given back, or expired."""
         if not names:
             return []
         with self._errors(), self._engine.connect() as connection:
@@ -143,6 +110,10 @@ class SqlLeases:
         return Lease(name, 1) if inserted else None
 
     def renew(self, leases: Mapping[Lease, Note], holder: Holder, *, seconds: float) -> set[Lease]:
+        """Extends leases, from now on, and stores their notes; those that nobody has taken meanwhile.
+
+        A lease that expired is extended as well where nobody took it.
+        """
         if not leases:
             return set()
         renewed = set()
@@ -156,15 +127,18 @@ class SqlLeases:
         return renewed
 
     def give_back(self, holder: Holder) -> None:
+        """Frees all leases of a process, which ends."""
         with self._errors(), self._engine.begin() as connection:
             connection.execute(sa.update(LEASES).where(LEASES.c.holder == holder.name).values(expires=0.0))
 
     def recover(self, holder: Holder) -> None:
+        """Frees the leases of earlier processes at the place of ``holder``, which are dead: it has their place."""
         before = (LEASES.c.place == holder.place, LEASES.c.holder != holder.name, LEASES.c.expires > 0.0)
         with self._errors(), self._engine.begin() as connection:
             connection.execute(sa.update(LEASES).where(*before).values(expires=0.0))
 
     def note(self, name: bytes) -> Note | None:
+        """The newest note of a lease; None where nobody has it now."""
         query = sa.select(LEASES.c.wait_reason, LEASES.c.wait_until)
         query = query.where(LEASES.c.name == name, LEASES.c.expires > self._now())
         with self._errors(), self._engine.connect() as connection:
@@ -173,6 +147,10 @@ class SqlLeases:
 
     @contextlib.contextmanager
     def fenced(self, lease: Lease) -> Iterator[None]:
+        """Within it every transaction of this thread is stored only if no later lease of this name was taken before.
+
+        What was to be stored otherwise raises Deposed, and has no effect.
+        """
         before: Collection[Lease] = getattr(self._fences, "leases", ())
         self._fences.leases = (*before, lease)
         try:

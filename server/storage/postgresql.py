@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 
 from odp.storage.postgresql import check_server, postgresql_place
-from server.storage.protocol import Storage
-from server.storage.sql import SqlStorage
+from server.storage.sql import Storage
 
 _CONNECTIONS = 8
 _LEASE_CONNECTIONS = 2
@@ -35,7 +34,7 @@ def open_postgresql(
     try:
         with place.errors():
             check_server(engine, place.name)
-        return SqlStorage(engine, errors=place.errors, clock=clock, lease_clock=lease_clock, lease_engine=lease_engine)
+        return Storage(engine, errors=place.errors, clock=clock, lease_clock=lease_clock, lease_engine=lease_engine)
     except BaseException:
         engine.dispose()
         lease_engine.dispose()

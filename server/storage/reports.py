@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -30,44 +30,11 @@ class NewReport:
     content: bytes
 
 
-class ReportStorage(Protocol):
-    """The store of reports; thread-safe, durable when a method returns. Raises StateError as ``Storage``."""
+class Reports:
+    """The store of reports; thread-safe, durable when a method returns. Raises StateError as ``Storage``.
 
-    def begin(self, sha256: bytes, rows: Sequence[bytes]) -> bool:
-        """Stores the first rows of a stored task; False if it has rows."""
-        ...
-
-    def rows(self, sha256: bytes) -> list[bytes]:
-        """The rows of a task, in the order of their places; none of a task that keeps reports."""
-        ...
-
-    def changed_rows(self, sha256: bytes, overwritten: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
-        """(times overwritten, content) of the rows that were overwritten other times than ``overwritten`` has, or 0."""
-        ...
-
-    def take(self, reports: Sequence[NewReport]) -> list[bool]:
-        """Stores reports, in this order and together; False for each whose id was stored before."""
-        ...
-
-    def has(self, sha256: bytes, report_id: bytes) -> bool:
-        """Whether a report was stored, and its id not forgotten."""
-        ...
-
-    def count(self, sha256: bytes) -> int:
-        """Reports that were stored."""
-        ...
-
-    def all_reports(self, sha256: bytes) -> bytes:
-        """All reports that were kept, one after the other, in any order."""
-        ...
-
-    def forget_ids(self, *, before: float) -> None:
-        """Forgets the ids of reports that overwrote rows before that time, in seconds since the epoch."""
-        ...
-
-
-class SqlReports:
-    """Implements ``ReportStorage``; arguments as of ``server.storage.sql.SqlStorage``."""
+    Arguments as of ``server.storage.sql.Storage``.
+    """
 
     def __init__(
         self, engine: sa.Engine, *, insert: Callable[[sa.Table], Any],
@@ -84,6 +51,7 @@ class SqlReports:
         self._begin = insert(LOCAL_ROWS).on_conflict_do_nothing()
 
     def begin(self, sha256: bytes, rows: Sequence[bytes]) -> bool:
+        """Stores the first rows of a stored task; False if it has rows."""
         values = [
             {"task_sha256": sha256, "place": place, "overwritten": 0, "content": content}
             for place, content in enumerate(rows)
@@ -95,11 +63,13 @@ class SqlReports:
             return True
 
     def rows(self, sha256: bytes) -> list[bytes]:
+        """The rows of a task, in the order of their places; none of a task that keeps reports."""
         query = sa.select(LOCAL_ROWS.c.content).where(LOCAL_ROWS.c.task_sha256 == sha256)
         with self._errors(), self._engine.connect() as connection:
             return [bytes(row.content) for row in connection.execute(query.order_by(LOCAL_ROWS.c.place))]
 
     def changed_rows(self, sha256: bytes, overwritten: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
+        """(times overwritten, content) of the rows that were overwritten other times than ``overwritten`` has, or 0."""
         of = LOCAL_ROWS.c.task_sha256 == sha256
         query = sa.select(LOCAL_ROWS.c.place, LOCAL_ROWS.c.overwritten).where(of)
         with self._errors(), self._engine.connect() as connection:
@@ -114,6 +84,7 @@ class SqlReports:
         return changed
 
     def take(self, reports: Sequence[NewReport]) -> list[bool]:
+        """Stores reports, in this order and together; False for each whose id was stored before."""
         if not reports:
             return []
         now = self._clock()
@@ -150,11 +121,13 @@ class SqlReports:
         return taken
 
     def has(self, sha256: bytes, report_id: bytes) -> bool:
+        """Whether a report was stored, and its id not forgotten."""
         query = _of(LOCAL_REPORTS, sha256).where(LOCAL_REPORTS.c.report_id == report_id)
         with self._errors(), self._engine.connect() as connection:
             return connection.execute(query).first() is not None
 
     def count(self, sha256: bytes) -> int:
+        """Reports that were stored."""
         rows = sa.select(sa.func.count(), sa.func.sum(LOCAL_ROWS.c.overwritten)).where(
             LOCAL_ROWS.c.task_sha256 == sha256
         )
@@ -164,11 +137,13 @@ class SqlReports:
             return int(overwritten) if places else int(connection.execute(reports).scalar_one())
 
     def all_reports(self, sha256: bytes) -> bytes:
+        """All reports that were kept, one after the other, in any order."""
         query = sa.select(LOCAL_REPORTS.c.content).where(LOCAL_REPORTS.c.task_sha256 == sha256)
         with self._errors(), self._engine.connect() as connection:
             return b"".join(connection.execute(query).scalars())
 
     def forget_ids(self, *, before: float) -> None:
+        """Forgets the ids of reports that overwrote rows before that time, in seconds since the epoch."""
         with self._errors(), self._engine.begin() as connection:
             old = sa.delete(LOCAL_REPORTS).where(LOCAL_REPORTS.c.received < before, LOCAL_REPORTS.c.content == b"")
             connection.execute(old)

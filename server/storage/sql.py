@@ -6,7 +6,7 @@ A transition is ``UPDATE .. WHERE state = expected``, whose row count decides. W
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from google.protobuf.message import Message
 
 from odp.v1 import common_pb2, enrolment_pb2, population_pb2
-from server.storage.leases import SqlLeases
-from server.storage.log_rows import SqlLogRows
-from server.storage.protocol import (
+from server.storage.leases import Leases
+from server.storage.log_rows import LogRows
+from server.storage.records import (
     FIRST_MODEL,
     HistoryEntry,
     NewVersion,
@@ -28,7 +28,7 @@ from server.storage.protocol import (
     TaskState,
     VersionRecord,
 )
-from server.storage.reports import SqlReports
+from server.storage.reports import Reports
 from server.storage.schema import (
     CHARTERS,
     HISTORY,
@@ -44,8 +44,19 @@ from server.storage.schema import (
 _WITH_MODELS = (TaskState.FINISHED, TaskState.ACTIVE, TaskState.FAILED)
 
 
-class SqlStorage:
-    """Implements ``server.storage.protocol.Storage``.
+class Storage:
+    """A server's store. Thread-safe, and shared by all processes that opened it.
+
+    A method that changes something is durable when it returns, and returns whether this call changed it. Each is whole
+    or has no effect, and notes its transition in the history together with it.
+
+    Every method raises StateError where the store cannot be used: DiskFull, DiskFailed and StoreUnreachable among them.
+    What changes something raises Deposed within ``leases.fenced``, where another server leads.
+
+    Attributes:
+        leases: who leads what, and the fence around what a leader stores.
+        log_rows: the transparency log, and more that servers on one database share.
+        reports: what tasks of local trust collect.
 
     Args:
         engine: of the database; its tables are created on first use.
@@ -75,19 +86,21 @@ class SqlStorage:
         self._insert = dialect.insert
         now: Callable[[], Any] = clock if dialect.now is None else lambda: dialect.now
         self._lease_engine = engine if lease_engine is None else lease_engine
-        self.leases = SqlLeases(self._lease_engine, insert=self._insert, errors=errors, now=lease_clock or now)
-        self.log_rows = SqlLogRows(transaction=self._transaction, reading=self._reading, insert=self._insert)
-        self.reports = SqlReports(engine, insert=self._insert, errors=errors, clock=clock)
+        self.leases = Leases(self._lease_engine, insert=self._insert, errors=errors, now=lease_clock or now)
+        self.log_rows = LogRows(transaction=self._transaction, reading=self._reading, insert=self._insert)
+        self.reports = Reports(engine, insert=self._insert, errors=errors, clock=clock)
         with errors():
             create_tables(engine)
 
     def close(self) -> None:
+        """Closes the store. Idempotent."""
         self._engine.dispose()
         self._lease_engine.dispose()
 
     # Tasks
 
     def add_task(self, task: TaskRecord, *, item_features: bytes = b"") -> bool:
+        """Stores a new task with its item features; False if it is known already, in any state."""
         with self._transaction() as connection:
             values = {
                 "task_sha256": task.sha256,
@@ -108,30 +121,31 @@ class SqlStorage:
             return added
 
     def item_features(self, sha256: bytes) -> bytes:
+        """The public item features of a task; empty without any."""
         query = sa.select(ITEM_FEATURES.c.matrix).where(ITEM_FEATURES.c.task_sha256 == sha256)
-        with self._reading() as connection:
-            row = connection.execute(query).first()
+        row = self._first(query)
         return b"" if row is None else bytes(row.matrix)
 
     def task(self, sha256: bytes) -> TaskRecord | None:
-        with self._reading() as connection:
-            row = connection.execute(_task_columns().where(TASKS.c.task_sha256 == sha256)).first()
+        """One task, or None."""
+        row = self._first(_task_columns().where(TASKS.c.task_sha256 == sha256))
         return None if row is None else _task_of(row)
 
     def tasks(self, state: TaskState | None = None) -> list[TaskRecord]:
+        """All tasks, or those in ``state``, newest first."""
         query = _task_columns().order_by(TASKS.c.sequence.desc())
         if state is not None:
             query = query.where(TASKS.c.state == int(state))
-        with self._reading() as connection:
-            return [_task_of(row) for row in connection.execute(query)]
+        return [_task_of(row) for row in self._all(query)]
 
     def tasks_to_abandon(self) -> list[TaskRecord]:
+        """Cancelled or failed tasks that the aggregator may still hold; newest first."""
         ended = (int(TaskState.CANCELLING), int(TaskState.FAILED))
         query = _task_columns().where(TASKS.c.state.in_(ended), TASKS.c.abandoned.is_(None))
-        with self._reading() as connection:
-            return [_task_of(row) for row in connection.execute(query.order_by(TASKS.c.sequence.desc()))]
+        return [_task_of(row) for row in self._all(query.order_by(TASKS.c.sequence.desc()))]
 
     def mark_abandoned(self, sha256: bytes) -> bool:
+        """Records that the aggregator has ended a task: CANCELLING -> CANCELLED. False if that was recorded before."""
         with self._transaction() as connection:
             change = sa.update(TASKS).where(TASKS.c.task_sha256 == sha256, TASKS.c.abandoned.is_(None))
             marked = connection.execute(change.values(abandoned=self._clock())).rowcount == 1
@@ -142,56 +156,53 @@ class SqlStorage:
             return marked
 
     def end_task(self, sha256: bytes, to: TaskState, *, failure: str = "") -> bool:
-        with self._transaction() as connection:
-            ended = self._move_task(connection, sha256, to, failure)
-            if ended:
-                self._note(connection, sha256, to.name.lower(), detail=failure)
-            return ended
+        """ACTIVE -> ``to``. False if the task is not active any more."""
+        return self._transition(_task_move(sha256, to, failure), sha256, to.name.lower(), detail=failure)
 
     def set_paused(self, sha256: bytes, paused: bool) -> bool:
-        with self._transaction() as connection:
-            other = TASKS.c.paused.is_(None) if paused else TASKS.c.paused.is_not(None)
-            change = sa.update(TASKS).where(
-                TASKS.c.task_sha256 == sha256, TASKS.c.state == int(TaskState.ACTIVE), other
-            )
-            changed = connection.execute(change.values(paused=self._clock() if paused else None)).rowcount == 1
-            if changed:
-                self._note(connection, sha256, "paused" if paused else "resumed")
-            return changed
+        """Whether an active task opens further rounds. False if it is as it was, or not active."""
+        other = TASKS.c.paused.is_(None) if paused else TASKS.c.paused.is_not(None)
+        change = sa.update(TASKS).where(TASKS.c.task_sha256 == sha256, TASKS.c.state == int(TaskState.ACTIVE), other)
+        change = change.values(paused=self._clock() if paused else None)
+        return self._transition(change, sha256, "paused" if paused else "resumed")
 
     # Model versions
 
     def newest_version(self, sha256: bytes) -> VersionRecord | None:
+        """The newest stored version, published or not; None before the first."""
         return self._version(sha256, VERSIONS.c.version.is_not(None))
 
     def published_version(self, sha256: bytes) -> VersionRecord | None:
+        """The newest version that the distributor took; None before the first."""
         return self._version(sha256, VERSIONS.c.published.is_not(None))
 
     def state_and_tables(self, sha256: bytes, version: int) -> tuple[bytes, bytes] | None:
+        """The algorithm's state and the tables' bytes of ``version``; None if a newer version replaced it."""
         query = sa.select(VERSIONS.c.state, VERSIONS.c.tables).where(*_at(VERSIONS, sha256, version=version))
-        with self._reading() as connection:
-            row = connection.execute(query).first()
+        row = self._first(query)
         return None if row is None or row.state is None else (bytes(row.state), bytes(row.tables))
 
     def add_first_version(self, sha256: bytes, new: NewVersion) -> bool:
+        """Stores the version before round 0 of an active task; False if it is stored or the task is not active."""
         with self._transaction() as connection:
             return self._is_active(connection, sha256) and self._add_version(connection, sha256, new)
 
     def mark_published(self, sha256: bytes, version: int) -> bool:
-        with self._transaction() as connection:
-            change = (
-                sa.update(VERSIONS)
-                .where(*_at(VERSIONS, sha256, version=version), VERSIONS.c.published.is_(None))
-                .values(published=self._clock())
-            )
-            marked = connection.execute(change).rowcount == 1
-            if marked:
-                self._note(connection, sha256, "published", round=version)
-            return marked
+        """Records that the distributor took ``version``; False if that was recorded before."""
+        change = (
+            sa.update(VERSIONS)
+            .where(*_at(VERSIONS, sha256, version=version), VERSIONS.c.published.is_(None))
+            .values(published=self._clock())
+        )
+        return self._transition(change, sha256, "published", round=version)
 
     # Rounds
 
     def open_round(self, sha256: bytes, round: int, key: common_pb2.SignedRoundKey | None = None) -> bool:
+        """Stores that the aggregator opened ``round``; False if that is stored, or the task is not active any more.
+
+        ``key`` is what its contributions are sealed to.
+        """
         with self._transaction() as connection:
             if not self._is_active(connection, sha256):
                 return False
@@ -212,32 +223,32 @@ class SqlStorage:
             return opened
 
     def set_round_key(self, sha256: bytes, round: int, key: common_pb2.SignedRoundKey) -> bool:
-        with self._transaction() as connection:
-            change = _round_update(sha256, round, RoundState.OPEN).values(round_key=_round_key(key))
-            return connection.execute(change).rowcount == 1
+        """Stores the key of an open round that the aggregator had lost and opened again."""
+        return self._transition(_round_update(sha256, round, RoundState.OPEN).values(round_key=_round_key(key)), sha256)
 
     def set_contributions(self, sha256: bytes, round: int, contributions: int) -> bool:
-        with self._transaction() as connection:
-            change = _round_update(sha256, round, RoundState.OPEN).values(contributions=contributions)
-            return connection.execute(change).rowcount == 1
+        """Stores the number of contributions of an open round."""
+        change = _round_update(sha256, round, RoundState.OPEN).values(contributions=contributions)
+        return self._transition(change, sha256)
 
     def release_round(
         self, sha256: bytes, round: int, release: common_pb2.SignedRelease, *, contributions: int
     ) -> bool:
-        with self._transaction() as connection:
-            change = _round_update(sha256, round, RoundState.OPEN).values(
-                state=int(RoundState.RELEASED),
-                contributions=contributions,
-                closed=self._clock(),
-                release=release.release,
-                release_signature=release.signature,
-            )
-            released = connection.execute(change).rowcount == 1
-            if released:
-                self._note(connection, sha256, "round_released", round=round)
-            return released
+        """OPEN -> RELEASED with the aggregator's release; False if the round was not open."""
+        change = _round_update(sha256, round, RoundState.OPEN).values(
+            state=int(RoundState.RELEASED),
+            contributions=contributions,
+            closed=self._clock(),
+            release=release.release,
+            release_signature=release.signature,
+        )
+        return self._transition(change, sha256, "round_released", round=round)
 
     def apply_round(self, sha256: bytes, round: int, new: NewVersion) -> bool:
+        """RELEASED -> APPLIED together with the version that it made; False if the round was not RELEASED.
+
+        Of the versions before it, state and tables are dropped.
+        """
         with self._transaction() as connection:
             change = _round_update(sha256, round, RoundState.RELEASED).values(state=int(RoundState.APPLIED))
             if connection.execute(change).rowcount != 1:
@@ -249,24 +260,25 @@ class SqlStorage:
             return True
 
     def rounds(self, sha256: bytes) -> list[RoundRecord]:
-        with self._reading() as connection:
-            query = _round_columns().where(ROUNDS.c.task_sha256 == sha256).order_by(ROUNDS.c.round)
-            return [_round_of(row) for row in connection.execute(query)]
+        """All rounds so far, oldest first."""
+        query = _round_columns().where(ROUNDS.c.task_sha256 == sha256).order_by(ROUNDS.c.round)
+        return [_round_of(row) for row in self._all(query)]
 
     def round(self, sha256: bytes, round: int) -> RoundRecord | None:
-        with self._reading() as connection:
-            row = connection.execute(_round_columns().where(*_at(ROUNDS, sha256, round=round))).first()
+        """One round, or None."""
+        row = self._first(_round_columns().where(*_at(ROUNDS, sha256, round=round)))
         return None if row is None else _round_of(row)
 
     def release(self, sha256: bytes, round: int) -> common_pb2.SignedRelease:
+        """The release of a round; empty while it is open."""
         query = sa.select(ROUNDS.c.release, ROUNDS.c.release_signature).where(*_at(ROUNDS, sha256, round=round))
-        with self._reading() as connection:
-            row = connection.execute(query).first()
+        row = self._first(query)
         if row is None:
             return common_pb2.SignedRelease()
         return common_pb2.SignedRelease(release=row.release, signature=row.release_signature)
 
     def open_rounds(self) -> list[OpenRound]:
+        """Every active task, oldest first, with its open round if it has one."""
         joined = TASKS.outerjoin(
             ROUNDS, sa.and_(ROUNDS.c.task_sha256 == TASKS.c.task_sha256, ROUNDS.c.state == int(RoundState.OPEN))
         ).outerjoin(
@@ -287,10 +299,14 @@ class SqlStorage:
             .where(sa.or_(TASKS.c.paused.is_(None), ROUNDS.c.round.is_not(None)))
             .order_by(TASKS.c.sequence)
         )
-        with self._reading() as connection:
-            return [_open_round_of(row) for row in connection.execute(query)]
+        return [_open_round_of(row) for row in self._all(query)]
 
     def published_models(self) -> list[PublishedModel]:
+        """One entry for each population that has a model to predict with: a published version from ``FIRST_MODEL`` on.
+
+        It is the newest of the newest task that is finished; where none is, of the newest task that is under way, and
+        then of the newest that failed. A cancelled task has none, and released statistics are none.
+        """
         # A model that is half trained takes no place of one that is whole.
         rank = {int(state): rank for rank, state in enumerate(_WITH_MODELS)}
         others = VERSIONS.alias()
@@ -313,11 +329,9 @@ class SqlStorage:
             .order_by(sa.case(rank, value=TASKS.c.state), TASKS.c.sequence.desc())
         )
         published: dict[str, PublishedModel] = {}
-        with self._reading() as connection:
-            for row in connection.execute(query):
-                # Which kind a task is stands in its signed definition alone.
-                if row.population in published or not _has_model(row.definition):
-                    continue
+        for row in self._all(query):
+            # Which kind a task is stands in its signed definition alone.
+            if row.population not in published and _has_model(row.definition):
                 published[row.population] = PublishedModel(
                     row.population,
                     common_pb2.SignedTask(definition=row.definition, signature=row.signature),
@@ -328,16 +342,18 @@ class SqlStorage:
     # Charters and token keys
 
     def add_charter(self, population: str, sequence: int, signed: population_pb2.SignedCharter) -> bool:
+        """Stores a charter that is in force; False if one with this sequence is stored."""
         values = {"population": population, "sequence": sequence, "signed": _bytes_of(signed)}
         with self._transaction() as connection:
             return self._inserted(connection, CHARTERS, values)
 
     def charters(self, population: str) -> list[population_pb2.SignedCharter]:
+        """All stored charters of a population, oldest first."""
         query = sa.select(CHARTERS.c.signed).where(CHARTERS.c.population == population).order_by(CHARTERS.c.sequence)
-        with self._reading() as connection:
-            return [population_pb2.SignedCharter.FromString(row.signed) for row in connection.execute(query)]
+        return [population_pb2.SignedCharter.FromString(row.signed) for row in self._all(query)]
 
     def set_token_key(self, sha256: bytes, round: int, signed: enrolment_pb2.SignedTokenKey) -> None:
+        """Stores the token key of a round of a stored task; it replaces an earlier one."""
         values = {"task_sha256": sha256, "round": round, "signed": _bytes_of(signed)}
         change = self._insert(TOKEN_KEYS).values(values)
         with self._transaction() as connection:
@@ -349,27 +365,27 @@ class SqlStorage:
             )
 
     def newest_token_key(self, sha256: bytes) -> int | None:
+        """The last round of a task that has a token key; None where none has."""
         query = sa.select(sa.func.max(TOKEN_KEYS.c.round)).where(TOKEN_KEYS.c.task_sha256 == sha256)
-        with self._reading() as connection:
-            newest: int | None = connection.execute(query).scalar_one()
-        return newest
+        row = self._first(query)
+        return None if row is None else row[0]
 
     def token_key(self, sha256: bytes, round: int) -> enrolment_pb2.SignedTokenKey | None:
+        """The token key of a round, or None."""
         query = sa.select(TOKEN_KEYS.c.signed).where(*_at(TOKEN_KEYS, sha256, round=round))
-        with self._reading() as connection:
-            row = connection.execute(query).first()
+        row = self._first(query)
         return None if row is None else enrolment_pb2.SignedTokenKey.FromString(row.signed)
 
     # History
 
     def history(self, sha256: bytes) -> list[HistoryEntry]:
+        """All transitions of a task, oldest first. No entry is ever changed or removed."""
         query = (
             sa.select(HISTORY.c.at, HISTORY.c.event, HISTORY.c.round, HISTORY.c.detail)
             .where(HISTORY.c.task_sha256 == sha256)
             .order_by(HISTORY.c.sequence)
         )
-        with self._reading() as connection:
-            return [HistoryEntry(row.at, row.event, row.round, row.detail) for row in connection.execute(query)]
+        return [HistoryEntry(row.at, row.event, row.round, row.detail) for row in self._all(query)]
 
     def _version(self, sha256: bytes, condition: sa.ColumnElement[bool]) -> VersionRecord | None:
         query = (
@@ -378,17 +394,20 @@ class SqlStorage:
             .order_by(VERSIONS.c.version.desc())
             .limit(1)
         )
-        with self._reading() as connection:
-            row = connection.execute(query).first()
+        row = self._first(query)
         return None if row is None else VersionRecord(row.version, row.manifest, row.signature, row.published)
 
-    def _move_task(self, connection: sa.Connection, sha256: bytes, to: TaskState, failure: str = "") -> bool:
-        change = sa.update(TASKS).where(TASKS.c.task_sha256 == sha256, TASKS.c.state == int(TaskState.ACTIVE))
-        return connection.execute(change.values(state=int(to), failure=failure)).rowcount == 1
+    def _transition(self, change: sa.Update, sha256: bytes, event: str = "", **noted: Any) -> bool:
+        """Makes a change of one row, and notes ``event`` with it; returns whether the row was as ``change`` expects."""
+        with self._transaction() as connection:
+            changed = connection.execute(change).rowcount == 1
+            if changed and event:
+                self._note(connection, sha256, event, **noted)
+            return changed
 
     def _is_active(self, connection: sa.Connection, sha256: bytes) -> bool:
         # Written, not read: the row stays locked until the commit, so that a cancellation comes before or after.
-        return self._move_task(connection, sha256, TaskState.ACTIVE)
+        return connection.execute(_task_move(sha256, TaskState.ACTIVE)).rowcount == 1
 
     def _add_version(self, connection: sa.Connection, sha256: bytes, new: NewVersion) -> bool:
         values = {
@@ -428,6 +447,19 @@ class SqlStorage:
     def _reading(self) -> Iterator[sa.Connection]:
         with self._errors(), self._engine.connect() as connection:
             yield connection
+
+    def _first(self, query: sa.Select[Any]) -> Any:
+        with self._reading() as connection:
+            return connection.execute(query).first()
+
+    def _all(self, query: sa.Select[Any]) -> Sequence[Any]:
+        with self._reading() as connection:
+            return connection.execute(query).all()
+
+
+def _task_move(sha256: bytes, to: TaskState, failure: str = "") -> sa.Update:
+    change = sa.update(TASKS).where(TASKS.c.task_sha256 == sha256, TASKS.c.state == int(TaskState.ACTIVE))
+    return change.values(state=int(to), failure=failure)
 
 
 def _at(table: sa.Table, sha256: bytes, **key: int) -> list[sa.ColumnElement[bool]]:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from odp._system.files.durability import Health
 from odp.storage.sqlite import database_errors, open_database
-from server.storage.protocol import Storage
-from server.storage.sql import SqlStorage
+from server.storage.sql import Storage
 
 
 def open_sqlite(
@@ -23,4 +22,4 @@ def open_sqlite(
     """Opens or creates the file ``path``. Raises StateError if it cannot be used."""
     engine = open_database(path, health=health)
     errors = functools.partial(database_errors, path)
-    return SqlStorage(engine, errors=errors, clock=clock, lease_clock=lease_clock)
+    return Storage(engine, errors=errors, clock=clock, lease_clock=lease_clock)
