@@ -45,11 +45,9 @@ class Distributor(Protocol):
         self, task: common_pb2.SignedTask, model: common_pb2.SignedManifest, tables: bytes | Iterator[bytes]
     ) -> None:
         """Publishes one version; ``tables`` are the tables' bytes in the manifest's order. Idempotent."""
-        ...
 
     def forget_task(self, order: bytes, signature: bytes) -> None:
         """Drops all models of the task that the order of its developer ends. Idempotent."""
-        ...
 
 
 class DistributorClient:

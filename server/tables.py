@@ -49,19 +49,15 @@ class TableRecords(Protocol):
 
     def table(self, name: str) -> bytes | None:
         """The record of a public table."""
-        ...
 
     def set_table(self, name: str, record: bytes, *, before: bytes | None) -> bool:
         """Stores the record of a public table; False where it is not ``before`` any more."""
-        ...
 
     def count_tables(self) -> int:
         """Public tables with a record."""
-        ...
 
     def where(self, name: str) -> str:
         """Where the record of a table lies, for the operator."""
-        ...
 
 
 class TableFiles:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odp.cli.console import print_json, print_result, results_console
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from odp.trust.log.audit import AuditReport
@@ -34,7 +35,6 @@ def verify(
     Exits with code 1 at the first fault, and names its record. Use reference values of your own: those of the log's
     operator prove only that the log agrees with itself.
     """
-    from odp.errors import ConfigurationError
     from odp.transport.channel import connect
     from odp.trust.enclave.reference_values import ReferenceValues
     from odp.trust.log.audit import audit
@@ -87,7 +87,6 @@ def repair(
     Stop the server first. Every signed tree stays the beginning of the log, and no entry is dropped. If that is not
     possible, the command changes nothing.
     """
-    from odp.errors import ConfigurationError
     from odp.operations.local.log_setup import LOG_KEY
     from odp.trust.log import repair as repairing
     from odp.trust.log.key_file import note_key

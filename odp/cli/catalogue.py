@@ -9,6 +9,7 @@ import typer
 
 from odp.cli.console import print_result, print_text
 from odp.cli.outputs import lines_of
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from odp.protocol.catalogues.catalogue import Catalogue
@@ -29,7 +30,6 @@ def make(
     json: Json = False,
 ) -> None:
     """Write version 1 of a new catalogue."""
-    from odp.errors import ConfigurationError
     from odp.protocol.catalogues.catalogue import Catalogue
 
     if file.exists():
@@ -54,7 +54,6 @@ def change(
     json: Json = False,
 ) -> None:
     """Add the next version to a catalogue: items that come, items that go, versions that were wrong."""
-    from odp.errors import ConfigurationError
     from odp.protocol.catalogues.catalogue import Catalogue
 
     catalogue = Catalogue.load(file)
@@ -102,8 +101,6 @@ def publish(
 
 def item_keys(path: Path) -> list[str]:
     """The lines of a file of keys. Raises ConfigurationError."""
-    from odp.errors import ConfigurationError
-
     try:
         return lines_of(path)
     except (OSError, UnicodeDecodeError) as error:

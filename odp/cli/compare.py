@@ -12,6 +12,7 @@ from odp.cli.console import console, print_json, results_console, resume_with, s
 from odp.cli.data_options import SplitAt, takes_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.outputs import output_file, output_folder, writing
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from odp.datasets.ratings import Split
@@ -58,7 +59,6 @@ def compare(
     from odp import _validate
     from odp.algorithms.experiment import NamedData
     from odp.datasets.splitting import TimeCut, time_split
-    from odp.errors import ConfigurationError
     from odp.research.simulation.comparing import TUNED, chosen_rows, comparison_rows, draw_comparison
     from odp.research.simulation.comparing import compare as run
     from odp.research.simulation.inputs import notes
@@ -124,8 +124,6 @@ def compare(
 
 def numbers(text: str) -> list[float]:
     """The numbers of a list with commas. Raises ConfigurationError naming the part that is none."""
-    from odp.errors import ConfigurationError
-
     parsed = []
     for part in text.split(","):
         try:

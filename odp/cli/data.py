@@ -16,6 +16,7 @@ import typer
 from odp.cli.console import print_json, print_result, print_text, results_console
 from odp.cli.data_options import as_option, data_arguments, print_reading, takes_labelled_table, takes_table
 from odp.cli.outputs import output_file, output_folder, writing, writing_file
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from odp.datasets.labelled_tables import LabelledTable
@@ -69,7 +70,6 @@ def fetch(
 
 
 def _digests(digests: list[str]) -> str | dict[str, str] | None:
-    from odp.errors import ConfigurationError
 
     named = [value for value in digests if "=" in value]
     if (named and len(named) < len(digests)) or (len(digests) > 1 and not named):
@@ -102,7 +102,6 @@ def features(
     import numpy as np
 
     from odp.datasets import ItemTexts, auto_features, item_features, load
-    from odp.errors import ConfigurationError
 
     ratings = load(data, **columns)
     print_reading(ratings.notes)
@@ -176,7 +175,6 @@ def check(
     are bad, unless they are to be skipped.
     """
     from odp.datasets.registry import load_reading
-    from odp.errors import ConfigurationError
     from odp.research.simulation.data_check import check_data, usable_ratings
     from odp.tasks.file import load_task
 
@@ -286,7 +284,6 @@ def is_labelled(columns: Mapping[str, Any], task: AnyTask | None) -> bool:
 def check_usable(data: str, columns: dict[str, Any], task: AnyTask, *, json: bool) -> int:
     """Prints what a task can use of a table, and why not all of it; returns the exit status."""
     from odp.datasets.labelled_tables import labelled_options
-    from odp.errors import ConfigurationError
     from odp.models.example_tables import columns_of
     from odp.research.simulation.labelled_check import read_for, reads_examples, usable_rows
 

@@ -18,6 +18,7 @@ from odp.cli import person
 from odp.cli.console import console, print_error, print_json, print_text, results_console
 from odp.cli.data_options import as_written, print_reading, takes_labelled_table, takes_table
 from odp.cli.outputs import output_file, writing_file
+from odp.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -354,7 +355,6 @@ def recommend(
     from device_runtime import Services as Clients
     from device_runtime import recommend as best_items
     from odp.datasets.item_texts import ItemTitles
-    from odp.errors import ConfigurationError
     from odp.models.side_prior import SidePrior
     from odp.trust.enclave.reference_values import ReferenceValues
 
@@ -444,7 +444,6 @@ def people_of(
 ) -> Ratings | ExampleColumns | None:
     """What the devices are given; how a table was read is printed."""
     from odp.datasets import load, random_split
-    from odp.errors import ConfigurationError
     from odp.models.example_columns import ExampleColumns
     from odp.models.example_tables import load_examples
 
@@ -471,8 +470,6 @@ def people_of(
 
 def take_users(ratings: Ratings, devices: int) -> Ratings:
     """The first ``devices`` users of a data set. Raises DataError where it has fewer."""
-    from odp.errors import DataError
-
     if not 1 <= devices <= ratings.n_users:
         raise DataError(f"Expected devices={devices} to be from 1 to {ratings.n_users}, the users of {ratings.name!r}")
     return ratings if devices == ratings.n_users else ratings.select_users(range(devices))

@@ -12,6 +12,7 @@ import typer
 
 from odp.cli.console import console, print_result
 from odp.cli.outputs import output_folder
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from odp.services.connection import Connection
@@ -76,7 +77,6 @@ def retrain(
     their limits.
     """
     from odp.cli.catalogue import item_keys
-    from odp.errors import ConfigurationError
     from odp.models.warm_start import WarmStart
     from odp.protocol.catalogues.catalogue import Catalogue
     from odp.services.connection import connect
@@ -141,8 +141,6 @@ def retrain(
 
 def _pair(text: str) -> tuple[int, int]:
     """Two numbers of trainings. Raises ConfigurationError."""
-    from odp.errors import ConfigurationError
-
     parts = text.split(",")
     if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts) or int(parts[0]) == int(parts[1]):
         raise ConfigurationError(f"Expected --compare={text!r} to be two numbers of trainings, such as 3,4")

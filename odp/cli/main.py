@@ -45,7 +45,7 @@ from odp.cli import (
     tune,
     witness,
 )
-from odp.cli.console import choose_csv, interrupted, prepare_streams, print_error
+from odp.cli.console import choose_csv, interrupted, prepare_streams, print_error, print_text
 from odp.errors import ConfigurationError, OdpError
 
 _JSON = ("json", "json_output")
@@ -154,7 +154,6 @@ add_csv(app)
 def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     if version:
         from odp import __version__
-        from odp.cli.console import print_text
 
         print_text(f"odp {__version__}")
         raise typer.Exit

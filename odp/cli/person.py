@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from odp._validate import identifier, known_keys, nearest
 from odp.cli.console import console, print_json, results_console
 from odp.cli.outputs import output_file, writing_file
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from device_runtime import Store
@@ -44,7 +46,6 @@ def view(
 
     from device_runtime.sdk import Device, Environment
     from device_runtime.view.front_door import opened
-    from odp.errors import ConfigurationError
     from odp.isolated import Declined
     from odp.transport.sweeping import stop_event
 
@@ -121,8 +122,6 @@ def limit(
     json: Json = False,
 ) -> None:
     """Show or set your own limits. They hold from the next step of the device on."""
-    from odp.errors import ConfigurationError
-
     if settings and reset:
         raise ConfigurationError("Expected NAME=VALUE or --reset, not both")
     gate = _gate(state)
@@ -157,7 +156,6 @@ def about(
 ) -> None:
     """Show or set what you say of yourself. It stays on the device, and helps while you have few ratings."""
     from device_runtime.store.side import said_of, say
-    from odp.errors import ConfigurationError
 
     said: dict[str, str | None] = {}
     for text in settings or ():
@@ -205,9 +203,6 @@ def opt_out(
     ] = False,
 ) -> None:
     """Opt out of a task, or of all: cancel queued uploads and delete local parameters."""
-    from odp._validate import identifier
-    from odp.errors import ConfigurationError
-
     if (task is None) is not everything:
         raise ConfigurationError("Expected a TASK or --all, one of them")
     with _store(state, device) as store:
@@ -307,7 +302,6 @@ def explain(
     """Print whether the device would train now, condition by condition; exit code 1 if it would not."""
     from device_runtime.person.conditions import Conditions
     from device_runtime.view import overview
-    from odp.errors import ConfigurationError
 
     if last:
         _replay(state, device, task, reference_values, json)
@@ -330,7 +324,6 @@ def _replay(state: Path, device: int, task: str | None, reference_values: Path |
     from device_runtime.person.conditions import Reading
     from device_runtime.round.verification import FOLDER, replay
     from device_runtime.store.schema import State as Participated
-    from odp.errors import ConfigurationError
     from odp.trust.enclave.reference_values import ReferenceValues
 
     pinned = None if reference_values is None else ReferenceValues.load(reference_values)
@@ -464,8 +457,6 @@ def _shown(value: object) -> str:
 def _setting(text: str) -> tuple[str, Any]:
     """(field, value) of ``NAME=VALUE``."""
     from device_runtime import Limits
-    from odp._validate import known_keys
-    from odp.errors import ConfigurationError
 
     name, sign, value = text.partition("=")
     if not sign:
@@ -494,8 +485,6 @@ def _gate(state: Path) -> Gate:
 
 def _task_of(store: Store, task: str) -> TaskTerms | None:
     """The task of that name, the latest of several, or the one whose id begins so. Raises where several ids do."""
-    from odp.errors import ConfigurationError
-
     order = {line.task_sha256: line.time for line in store.ledger()}
     named = sorted(
         (terms for terms in store.tasks() if terms.name == task), key=lambda terms: order.get(terms.task_sha256, 0.0)
@@ -510,9 +499,6 @@ def _task_of(store: Store, task: str) -> TaskTerms | None:
 
 def _require_met(store: Store, name: str, *, undo: bool, device: int) -> None:
     """Returns if the device was offered a task of this name or id, or if an opt-out of it can be taken back."""
-    from odp._validate import nearest
-    from odp.errors import ConfigurationError
-
     tasks = store.tasks()
     if any(name in (terms.name, terms.task_sha256.hex()) for terms in tasks) or (
         undo and name in store.person().opt_outs

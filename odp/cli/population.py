@@ -10,6 +10,7 @@ import typer
 
 from odp.cli.console import print_result, print_text
 from odp.cli.task import Json, Server, State, open_connection
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from odp.signed.charter import Charter
@@ -139,7 +140,6 @@ def _change(
     retire: bytes | None = None,
     issuer_key: bytes | None = None,
 ) -> None:
-    from odp.errors import ConfigurationError
     from odp.signed.charter import open_charter, succeed
 
     with open_connection(server, state) as connection:
@@ -205,7 +205,6 @@ def _values(charter: Charter) -> dict[str, object]:
 
 def _key(text: str) -> bytes:
     from odp.crypto.signing import check_public
-    from odp.errors import ConfigurationError
 
     try:
         key = bytes.fromhex(text)
@@ -231,7 +230,6 @@ def _write(path: Path, signed: population_pb2.SignedCharter) -> None:
 
 
 def _read(path: Path) -> population_pb2.SignedCharter:
-    from odp.errors import ConfigurationError
     from odp.v1 import population_pb2
 
     try:

@@ -9,6 +9,7 @@ import typer
 
 from odp.cli.console import console, print_result
 from odp.cli.outputs import output_file, writing_file
+from odp.errors import ConfigurationError, PrivacyError, ServiceError
 
 if TYPE_CHECKING:
     from odp.privacy.ledger import Ledger
@@ -87,7 +88,6 @@ def plan(
     Two of --epsilon, --sigma and --rounds, with --population, give the third; all three give the cohort; --error gives
     the population. Without --cohort and --probability, every device counts in every round.
     """
-    from odp.errors import ConfigurationError
     from odp.privacy.calibration import Question, answer, render_plan
 
     if task is not None:
@@ -149,7 +149,6 @@ def reconstruction(
     For a unit vector (--dimension with --correlation or --tolerance) or a set of items (--dictionary). Only mechanisms
     with pure ε have such a certificate; ε counts every participation.
     """
-    from odp.errors import ConfigurationError
     from odp.privacy.reconstruction import dictionary_breach, projection_breach
 
     total = _pure_epsilon(epsilon, delta, participations, ledger, task)
@@ -174,7 +173,6 @@ def reconstruction(
 
 def _pure_epsilon(epsilon: float | None, delta: float, participations: int, ledger: Path | None, task: str) -> float:
     from odp import _validate
-    from odp.errors import ConfigurationError, PrivacyError
     from odp.privacy.reconstruction import lifetime_epsilon
 
     if (epsilon is None) == (ledger is None):
@@ -196,7 +194,6 @@ def _pure_epsilon(epsilon: float | None, delta: float, participations: int, ledg
 
 
 def _read_numbers(path: Path) -> list[float]:
-    from odp.errors import ConfigurationError
 
     try:
         lines = path.read_text(encoding="utf-8").split()
@@ -206,7 +203,6 @@ def _read_numbers(path: Path) -> list[float]:
 
 
 def _read_ledger(path: Path) -> Ledger:
-    from odp.errors import ConfigurationError
     from odp.privacy.ledger import Ledger
 
     try:
@@ -267,7 +263,6 @@ def _ledger_of(connection: Connection, status: server_pb2.TaskStatus, enclave: V
     """The population's ledger under the attested key; an empty one before the task's first round was opened."""
     import grpc
 
-    from odp.errors import ServiceError
     from odp.privacy.ledger import Ledger
     from odp.signed.task import open_task
 

@@ -11,6 +11,7 @@ import typer
 
 from odp.cli.console import print_json, results_console
 from odp.cli.outputs import output_file, output_folder
+from odp.errors import DataError, OdpError
 
 _RUNS_PAGE = "runs.html"
 
@@ -94,7 +95,6 @@ def names_of(runs: Sequence[Path]) -> list[str]:
 
 
 def _rendered(render: Callable[[], str], runs: str) -> str:
-    from odp.errors import DataError, OdpError
 
     try:
         return render()
@@ -107,7 +107,6 @@ def _rendered(render: Callable[[], str], runs: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    from odp.errors import DataError
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from odp.cli.data_options import SplitAt, as_written, takes_labelled_table
 from odp.cli.engines import LOCAL, Address, EngineName, computing_on
 from odp.cli.exporting import check_export, export_run
 from odp.cli.outputs import check_apart, output_file, output_folder, writing_file
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from odp.algorithms.choices import Question
@@ -123,7 +124,6 @@ def simulate(
     from odp.datasets.catalogue import catalogue_keys
     from odp.datasets.examples import ExamplesSplit
     from odp.datasets.splitting import TimeCut, only_tested
-    from odp.errors import ConfigurationError
     from odp.research.simulation.record import plain
     from odp.tasks.task import Task
 
@@ -316,8 +316,6 @@ def _origin(finished: RunResult) -> str:
 
 def _features(chosen: Features | None, *, none: bool, texts: Path | None) -> Features | None:
     """What the three options say together. Raises ConfigurationError where they contradict each other."""
-    from odp.errors import ConfigurationError
-
     if none and chosen not in (None, Features.NONE):
         raise ConfigurationError(f"Expected --features {chosen} or --no-features, not both")
     chosen = Features.NONE if none else chosen
@@ -341,7 +339,6 @@ def _planned(
     from odp.algorithms.choices import Question
     from odp.datasets import ItemTexts, auto_features, has_item_features, item_features
     from odp.datasets.catalogue import catalogue_keys
-    from odp.errors import ConfigurationError
     from odp.models.warm_start import WarmStart
     from odp.research.simulation.presets import preset_task
     from odp.tasks.file import load_task

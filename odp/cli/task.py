@@ -14,6 +14,7 @@ from odp.cli.broadcasting import show_plan
 from odp.cli.console import console, print_json, print_result, print_text, results_console
 from odp.cli.living import retrain
 from odp.cli.outputs import output_file
+from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,8 +91,6 @@ def new(
     statistics: Annotated[bool, typer.Option("--statistics", help="Write a statistics task.")] = False,
 ) -> None:
     """Write a task file to start from. An existing file stays as it is."""
-    from odp.errors import ConfigurationError
-
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(_STATISTICS_EXAMPLE if statistics else _EXAMPLE)
@@ -277,7 +276,6 @@ def _counting(task: AnyTask, share: float) -> AnyTask:
     """The task with a count of usable rows. Raises ConfigurationError for one that trains on no rows in rounds."""
     import dataclasses
 
-    from odp.errors import ConfigurationError
     from odp.tasks.task import CountUsable, Task
 
     if not isinstance(task, Task):
@@ -454,7 +452,6 @@ def open_connection(server: str, state: Path) -> Connection:
 
 
 def find_task(connection: Connection, prefix: str) -> server_pb2.TaskStatus:
-    from odp.errors import ConfigurationError
     from odp.signed.task import task_sha256
 
     if not prefix:

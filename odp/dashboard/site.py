@@ -130,7 +130,6 @@ class _Site:
         return HTMLResponse(pages.sign_in(), status_code=403)
 
     async def front(self, request: Request) -> Response:
-        """The overview."""
         snapshot = await self._poller.current()
         number = _number(request)
         return HTMLResponse(pages.overview(self._frame, self._poller, snapshot, number))
@@ -155,7 +154,6 @@ class _Site:
         return HTMLResponse(pages.sign_in("This is not the token of this run."), status_code=403)
 
     async def task(self, request: Request) -> Response:
-        """The page of a task."""
         snapshot = await self._poller.current()
         task = _task(snapshot, request.path_params["id"])
         if task is None:
@@ -169,11 +167,9 @@ class _Site:
         return HTMLResponse(task_page.compare(self._frame, self._poller, snapshot, tasks))
 
     async def log(self, request: Request) -> Response:
-        """The log."""
         return HTMLResponse(pages.log_page(self._frame, self._poller, await self._poller.current()))
 
     async def audit(self, request: Request, form: dict[str, str]) -> Response:
-        """Begins an audit."""
         self._poller.start_audit()
         return self._led("/log")
 
@@ -188,7 +184,6 @@ class _Site:
         return HTMLResponse(task_page.question(self._frame, snapshot, task, name))
 
     async def done(self, name: str, request: Request, form: dict[str, str]) -> Response:
-        """Changes a task."""
         task = _task(await self._poller.current(), request.path_params["id"])
         if task is None:
             return self._unknown(self._poller.snapshot)
@@ -200,7 +195,6 @@ class _Site:
         return self._led(f"/tasks/{task.id}")
 
     async def submit(self, request: Request) -> Response:
-        """A form for a task file."""
         if not self._frame.may_change:
             return self._no("Read-only", "Start odp dashboard with --allow-changes to submit tasks here.", 403)
         return HTMLResponse(pages.submit(self._frame, await self._poller.current()))
@@ -218,7 +212,6 @@ class _Site:
         return HTMLResponse(pages.confirm(self._frame, snapshot, task_text=task_text, name=name, lines=lines))
 
     async def submitted(self, request: Request, form: dict[str, str]) -> Response:
-        """Submits a task."""
         task_text = form.get("task", "").replace("\r\n", "\n")
         try:
             async with self._checking:
@@ -285,7 +278,6 @@ class _Site:
                 snapshot = newer
 
     async def missing(self, request: Request, error: Exception) -> Response:
-        """There is no such page."""
         frame = self._frame if self._doors.is_signed_in(request) else pages.NOBODY
         return HTMLResponse(pages.problem(frame, "Not found", "There is no such page."), status_code=404)
 
@@ -308,7 +300,6 @@ class _Stream(StreamingResponse):
         self._left = left
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Sends the stream."""
         try:
             await super().__call__(scope, receive, send)
         finally:

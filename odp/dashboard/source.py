@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.message import DecodeError
 
@@ -352,8 +352,6 @@ def _continued(before: LogFacts, facts: LogFacts) -> LogFacts:
 
 def as_text(lines: object) -> str:
     """Lines and tables of a terminal as plain text, 100 columns wide."""
-    from typing import cast
-
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=100, color_system=None, force_terminal=False)

@@ -26,20 +26,16 @@ class DeclaredFeature(Protocol):
     @property
     def shape(self) -> Sequence[int]:
         """Of one example."""
-        ...
 
     @property
     def size(self) -> int:
         """Numbers of one example."""
-        ...
 
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Numbers [n, *shape] of a column of numbers or text; None where it is not of this feature."""
-        ...
 
     def spread(self, part: Float32Array) -> None:
         """Spreads numbers [n, size] from -1 to 1 over what the feature may be, in place."""
-        ...
 
 
 class DeclaredExamples(Protocol):
@@ -48,27 +44,22 @@ class DeclaredExamples(Protocol):
     @property
     def features(self) -> Mapping[str, DeclaredFeature]:
         """In the order in which a model reads them."""
-        ...
 
     @property
     def label(self) -> str:
         """Its name."""
-        ...
 
     @property
     def classes(self) -> Sequence[str]:
         """Names of the classes of a label, in their order; none where labels are numbers."""
-        ...
 
     @property
     def label_range(self) -> tuple[float, float]:
         """(least, largest) label."""
-        ...
 
     @property
     def width(self) -> int:
         """Numbers of one example, all features together."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -33,16 +33,13 @@ class TableColumns(Protocol):
 
     def within(self, names: Sequence[str], *, where: str) -> Self:
         """The same with every column found among ``names``. Raises DataError where one is missing or doubled."""
-        ...
 
     @property
     def roles(self) -> dict[str, str]:
         """The columns by role, without those that the table does not have."""
-        ...
 
     def kind(self, role: str) -> Kind:
         """What the column of a role holds."""
-        ...
 
 
 C = TypeVar("C", bound=TableColumns)

@@ -127,17 +127,14 @@ class Timed(Protocol):
     @property
     def name(self) -> str:
         """What messages call the data set."""
-        ...
 
     @property
     def times(self) -> npt.NDArray[Any] | None:
         """Numbers [n]; None where the data have no times."""
-        ...
 
     @property
     def time_unit(self) -> str | None:
         """What times that were dates count from 1970; None for numbers."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -71,16 +71,13 @@ class LocalTask(Protocol):
     @property
     def name(self) -> str:
         """For people."""
-        ...
 
     @property
     def public_matrix(self) -> None:
         """It has none."""
-        ...
 
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved."""
-        ...
 
 
 def connect(

@@ -44,32 +44,26 @@ class FinishedRun(Protocol):
     @property
     def task(self) -> Task:
         """What was trained."""
-        ...
 
     @property
     def model(self) -> ModelVersion:
         """The final model."""
-        ...
 
     @property
     def charges(self) -> tuple[tuple[Event, ...], ...]:
         """By round."""
-        ...
 
     @property
     def noisy(self) -> bool:
         """Whether there was noise."""
-        ...
 
     @property
     def epsilon(self) -> float:
         """Spent by all releases; infinity without noise."""
-        ...
 
     @property
     def item_counts(self) -> Float64Array:
         """Of the items, as the noisy counts have them; float64 [m], [0] without items."""
-        ...
 
 
 @dataclass(frozen=True)

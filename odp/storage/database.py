@@ -39,11 +39,9 @@ class Database(Protocol):
         ``work`` may run more than once, also after a first time that was stored: so it sets what it sets whatever was
         there. Raises StateError where the database cannot be used.
         """
-        ...
 
     def close(self) -> None:
         """Closes all connections. Idempotent."""
-        ...
 
 
 class SqliteDatabase:

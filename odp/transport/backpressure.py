@@ -41,16 +41,13 @@ class Progress(Protocol):
     @property
     def waits_for_caller(self) -> bool:
         """Whether the stream waits for its caller to send or read."""
-        ...
 
     @property
     def bytes_moved(self) -> int:
         """Bytes that its caller has sent and read."""
-        ...
 
     def end(self, error: OdpError) -> None:
         """Ends the stream with ``error``."""
-        ...
 
 
 class RetryWindows:

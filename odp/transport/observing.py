@@ -22,23 +22,18 @@ class Observer(Protocol):
 
     def call_ended(self, method: str, code: str, seconds: float) -> None:
         """A call of ``method`` (``/package.Service/Method``) ended with a status code."""
-        ...
 
     def contribution(self, refusal: str) -> None:
         """A contribution was answered; ``refusal`` is the reason, empty if it was accepted."""
-        ...
 
     def logged(self, level: str, event: str, fields: Mapping[str, object]) -> None:
         """An event went to the log."""
-        ...
 
     def watch(self, name: str, value: Callable[[], float]) -> None:
         """``value`` says how large something is now; ``name`` is one of a closed set. The last one said is asked."""
-        ...
 
     def figures(self, fields: Mapping[str, object]) -> None:
         """The figures of a task's newest release, as its event ``round_released`` has them."""
-        ...
 
 
 _observers: list[Observer] = []
@@ -112,15 +107,12 @@ class Tracer(Protocol):
 
     def span(self, name: str, attributes: dict[str, str | int]) -> AbstractContextManager[None]:
         """Around something that this program does by itself."""
-        ...
 
     def call(self, method: str) -> AbstractContextManager[list[tuple[str, str]]]:
         """Around a call of ``method``; gives the metadata that it takes along. Outside of spans it does nothing."""
-        ...
 
     def serve(self, method: str, metadata: Iterable[tuple[str, Any]]) -> AbstractContextManager[None]:
         """Around the answer to a call that came with ``metadata``. Of a caller outside of spans it does nothing."""
-        ...
 
 
 _tracers: list[Tracer] = []

@@ -23,7 +23,14 @@ from odp import _validate
 from odp._system.files.private_files import make_folders, open_private
 from odp._system.files.state_folder import StateFolder, keep_out_of_git, state_errors
 from odp.errors import ConfigurationError, ServiceError
-from odp.operations.local.log_setup import reference_values
+from odp.operations.local.log_setup import (
+    ENDORSEMENTS,
+    LOG_KEY,
+    UPGRADE,
+    pin_log,
+    reference_values,
+    upgrade_policy,
+)
 from odp.operations.local.successor import adopt_successor
 from odp.transport import channel
 from odp.transport.tls import TlsIdentity, development_identity
@@ -236,8 +243,6 @@ class Services:
     @property
     def policy(self) -> EnclavePolicy:
         """The aggregator's policy; the server's key founds populations, this folder's endorser approves upgrades."""
-        from odp.operations.local.log_setup import upgrade_policy
-
         if self._upgrade is None:
             self._upgrade = upgrade_policy(self.root)
         founders = {*self._policy.founders, self.developer_key}
@@ -265,15 +270,9 @@ class Services:
 
         return helper_key(self.root / HELPER)
 
-    @property
-    def _helper_port(self) -> int:
-        """The port after those of the other services and the log's witness, or any."""
-        return self._listen.server + 4 if self._listen.server else 0
-
-    @property
-    def _issuer_port(self) -> int:
-        """The port after the helper's, or any."""
-        return self._listen.server + 5 if self._listen.server else 0
+    def _port(self, place: int) -> int:
+        """The port ``place`` after the server's, or any: the services and the log's witness have those before it."""
+        return self._listen.server + place if self._listen.server else 0
 
     @property
     def _leaf_names(self) -> list[str]:
@@ -322,9 +321,12 @@ class Services:
             # Services share a chip: the first one to start would make another.
             require_chip(self.root / "aggregator", self.root / "platform")
             if self._helper:
-                helper = self.start_child(HELPER, self._helper_port)
-                wait(helper, self._distributor_identity())
-            issuer = self.start_child(ISSUER, self._issuer_port) if self._admission != OPEN else None
+                helper = self.start_child(HELPER, self._port(4))
+                # It answers the distributor alone, also when it is asked for its health.
+                with StateFolder.open(self.root / "distributor", "distributor") as state:
+                    identity = development_identity(state, self.root / "ca")
+                wait(helper, identity)
+            issuer = self.start_child(ISSUER, self._port(5)) if self._admission != OPEN else None
             distributors = [
                 self.start_child(name, self._listen.distributor if name == "distributor" else 0)
                 for name in self._distributor_names
@@ -342,11 +344,6 @@ class Services:
             self.stop()
             raise
         return self
-
-    def _distributor_identity(self) -> TlsIdentity:
-        """The identity for health checks of the helper: the distributor's."""
-        with StateFolder.open(self.root / "distributor", "distributor") as state:
-            return development_identity(state, self.root / "ca")
 
     def write_reference_values(self) -> None:
         """Pins the enclaves of this installation on the platform of these services, and their addresses."""
@@ -370,7 +367,6 @@ class Services:
 
     def pin_log(self) -> None:
         """Pins the transparency log, and renews endorsements with at most half of their time left."""
-        from odp.operations.local.log_setup import pin_log
         from server.transparency import read_witness
 
         pin_log(
@@ -382,8 +378,6 @@ class Services:
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
         """Starts one service (after a restart: pass its earlier port)."""
-        from odp.operations.local.log_setup import ENDORSEMENTS, LOG_KEY, UPGRADE
-
         leaf = name in self._leaf_names
         distributor = name in self._distributor_names
         program = ["distributor", HELPER] if name == HELPER else [name]
