@@ -214,7 +214,6 @@ def _require_cohort(devices: int) -> None:
 
 
 def _references(baseline_errors: Baselines) -> dict[str, float]:
-    """The baselines of the chart, by name."""
     return {
         "DP item mean, same ε": baseline_errors.dp_item_mean,
         "DP item mean + user bias": baseline_errors.dp_item_user_bias,
@@ -240,7 +239,6 @@ def _task(split: Split, *, epsilon: float, delta: float, rank: int | None, round
 
 
 def _planned(task: Task) -> int:
-    """The number of rounds of ``task``."""
     from odp.algorithms.registry import algorithm_for
 
     return len(algorithm_for(task.definition()).planned_releases())
@@ -323,6 +321,7 @@ def _finish(
     """Prints the comparison, the recommendations, what was spent; writes the reports beside ``picture``."""
     from rich.table import Table
 
+    from odp.algorithms.registry import algorithm_for
     from odp.cli.broadcasting import broadcast_line
     from odp.cli.demo_rounds import rounds_table
     from odp.evaluation.comparison import comparison_table
@@ -338,7 +337,8 @@ def _finish(
         best.add_row(str(rank), titles[entry["item"]] if titles else str(entry["item"]), f"{entry['score']:.2f}")
     out.print(best)
     out.print(rounds_table(watched, traffic))
-    whole = sum(table.rows.size * 4 for table in _last_model_tables(task))
+    server = algorithm_for(task.definition()).server()
+    whole = sum(table.rows.size * 4 for table in server.broadcast(server.start()).tables)
     per_device = {number: entry["bytes_down"] / max(entry["devices_in"], 1) for number, entry in traffic.items()}
     summary: dict[str, Any] = {
         "data": source,
@@ -412,7 +412,6 @@ def _record(task: Task, split: Split, watched: Watched, baseline_errors: Baselin
 
 
 def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) -> str:
-    """The privacy report of the task, from the enclave's ledger."""
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import round_charges, sampling_of
     from odp.privacy.ledger import Ledger
@@ -437,13 +436,6 @@ def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) 
         minimum_cohort=task.cohort.minimum,
     )
     return render_text(report)
-
-
-def _last_model_tables(task: Task) -> Iterator[Any]:
-    from odp.algorithms.registry import algorithm_for
-
-    server = algorithm_for(task.definition()).server()
-    yield from server.broadcast(server.start()).tables
 
 
 _PARTIES = (

@@ -140,7 +140,6 @@ def retrain(
 
 
 def _pair(text: str) -> tuple[int, int]:
-    """Two numbers of trainings. Raises ConfigurationError."""
     parts = text.split(",")
     if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts) or int(parts[0]) == int(parts[1]):
         raise ConfigurationError(f"Expected --compare={text!r} to be two numbers of trainings, such as 3,4")

@@ -455,7 +455,6 @@ def _shown(value: object) -> str:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """(field, value) of ``NAME=VALUE``."""
     from device_runtime import Limits
 
     name, sign, value = text.partition("=")

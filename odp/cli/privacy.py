@@ -224,10 +224,12 @@ def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dic
     from odp.privacy.ledger_entry import Budget
     from odp.privacy.report import privacy_report
     from odp.signed.task import model_sha256, open_task, task_sha256
+    from odp.trust.enclave.reference_values import ReferenceValues
 
     with open_connection(server, state) as connection:
         status = find_task(connection, task)
-        enclave = _verified(connection, status, state)
+        # By the reference values in the state folder: the report's word is the enclave's.
+        enclave = connection.attested_aggregator(status, ReferenceValues.load(state / "reference_values.json"))
         ledger = _ledger_of(connection, status, enclave)
     definition = open_task(status.task)
     algorithm = algorithm_for(definition)
@@ -250,13 +252,6 @@ def _of_server(task: str, server: str, state: Path, *, cross_check: bool) -> dic
         cross_check=cross_check,
         hashes=hashes,
     )
-
-
-def _verified(connection: Connection, status: server_pb2.TaskStatus, state: Path) -> VerifiedEnclave:
-    """The aggregator's enclave, by the reference values in the state folder: the report's word is the enclave's."""
-    from odp.trust.enclave.reference_values import ReferenceValues
-
-    return connection.attested_aggregator(status, ReferenceValues.load(state / "reference_values.json"))
 
 
 def _ledger_of(connection: Connection, status: server_pb2.TaskStatus, enclave: VerifiedEnclave) -> Ledger:

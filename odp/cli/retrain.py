@@ -15,8 +15,6 @@ from odp.cli.data_options import SplitAt, print_reading, takes_table
 from odp.cli.outputs import output_folder, writing
 
 if TYPE_CHECKING:
-    from odp.datasets.monthly import Month
-    from odp.datasets.ratings import Ratings
     from odp.research.simulation.retraining import Retraining, Training
 
 
@@ -62,6 +60,7 @@ def retrain(
     its ratings up to the end of a month, and is tested on those of the next one.
     """
     from odp._system.files.durability import write_whole
+    from odp.datasets.monthly import monthly_ratings
     from odp.datasets.splitting import TimeCut
     from odp.errors import ConfigurationError, PrivacyError
     from odp.pictures.charts import draw_retraining
@@ -87,7 +86,7 @@ def retrain(
     if split is not None and (by_month or not weeks):
         raise ConfigurationError("--split is for data sets by name: leave it out with --by-month and invented ratings")
     cut = None if split is None else TimeCut.parse(split)
-    months = list(_months(weeks[0], schedule.trainings)) if weeks and by_month else None
+    months = list(itertools.islice(monthly_ratings(weeks[0]), schedule.trainings)) if weeks and by_month else None
     out = console()
     out.print(f"note: {SIMULATION}")
     try:
@@ -141,25 +140,15 @@ def retrain(
         print_json(summary, rows=ours.rows)
 
 
-def _months(path: str, trainings: int) -> Iterator[Month]:
-    from odp.datasets.monthly import monthly_ratings
-
-    return itertools.islice(monthly_ratings(path), trainings)
-
-
 def _weeks(
     paths: list[str] | None, trainings: int, columns: dict[str, Any], *, seed: int, **invented: Any
 ) -> Iterator[Any]:
+    from odp.datasets import load
     from odp.datasets.drifting import drifting_ratings
 
-    return iter(drifting_ratings(weeks=trainings, seed=seed, **invented)) if not paths else _loaded(paths, columns)
-
-
-def _loaded(paths: list[str], columns: dict[str, Any]) -> Iterator[Ratings]:
-    from odp.datasets import load
-
-    for path in paths:
-        yield load(path, **columns)
+    if paths:
+        return (load(path, **columns) for path in paths)
+    return iter(drifting_ratings(weeks=trainings, seed=seed, **invented))
 
 
 def _table(retrainings: dict[str, Retraining]) -> Any:

@@ -75,7 +75,6 @@ class Columns:
     as_written: bool = False
 
     def __post_init__(self) -> None:
-        """Checks what can be checked without a table."""
         if self.on_error not in ("raise", "skip"):
             raise ConfigurationError(f"Expected on_error={self.on_error!r} to be 'raise' or 'skip'")
         checked_repeats(self.repeats)

@@ -65,7 +65,6 @@ class ItemTexts:
     source: str = field(default="item texts")
 
     def __post_init__(self) -> None:
-        """Checks the columns."""
         if not 1 <= len(self.columns) <= MOST_COLUMNS:
             raise DataError(
                 f"{self.source}: expected 1 to {MOST_COLUMNS} columns of texts beside {KEY!r} (got {len(self.columns)})"
@@ -75,7 +74,6 @@ class ItemTexts:
                 raise DataError(f"{self.source}: the column {name!r} has no text; remove it")
 
     def __repr__(self) -> str:
-        """Sizes only."""
         return f"ItemTexts({ {name: len(texts) for name, texts in self.columns.items()} })"
 
     @classmethod
@@ -211,7 +209,6 @@ class ItemTitles:
     numbers: Sequence[str] | None = field(default=None)
 
     def __repr__(self) -> str:
-        """Sizes only."""
         return f"ItemTitles({self.source!r}, {max(map(len, self.spellings), default=0)} items)"
 
     @classmethod

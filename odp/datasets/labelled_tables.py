@@ -83,7 +83,6 @@ class LabelledColumns:
     by_name: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks what can be checked without a table."""
         if self.on_error not in ("raise", "skip"):
             raise ConfigurationError(f"Expected on_error={self.on_error!r} to be 'raise' or 'skip'")
         if isinstance(self.text, str) or not all(isinstance(name, str) for name in self.text):

@@ -37,7 +37,6 @@ class Images:
     labels: npt.NDArray[np.uint8]
 
     def __post_init__(self) -> None:
-        """Checks types and shapes; see the class."""
         bytes_only = self.images.dtype == np.uint8 and self.labels.dtype == np.uint8
         if not bytes_only or self.images.ndim != 3 or self.labels.ndim != 1:
             raise DataError(f"Expected images uint8 [n, height, width] and labels uint8 [n] in {self.name!r}")
@@ -47,7 +46,6 @@ class Images:
             )
 
     def __len__(self) -> int:
-        """Number of images."""
         return len(self.images)
 
 

@@ -82,7 +82,6 @@ class Ratings:
     inferred: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks every rule and brings the arrays to their declared types; see the class."""
         for field, value in _checked(self).items():
             object.__setattr__(self, field, value)
 

@@ -156,13 +156,15 @@ def _clock(subject: str, date: str, here: float) -> Finding:
     )  # fmt: skip
 
 
-def _disk(subject: str, free: float | None) -> Finding:
+def _disk(subject: str, free: float | None, *, full: float = 0.0) -> Finding:
+    """The disk of a program, or of a folder; below ``full`` bytes it is a failure."""
     if free is None:
         return Finding(subject, "disk", "not examined", "it tells nothing of its disk")
     if free < _LEAST_FREE:
         return Finding(
-            subject, "disk", "warning", f"{free / 2**20:,.0f} MiB free", "free some space: below 16 MiB nothing starts"
-        )
+            subject, "disk", "failure" if free < full else "warning", f"{free / 2**20:,.0f} MiB free",
+            "free some space: below 16 MiB nothing starts",
+        )  # fmt: skip
     return Finding(subject, "disk", "ok", f"{free / 2**30:,.1f} GiB free")
 
 
@@ -191,13 +193,7 @@ def examine_folder(folder: Path) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield Finding(subject, "permissions", "ok", "its owner alone")
-    if free < _LEAST_FREE:
-        yield Finding(
-            subject, "disk", "failure" if free < _FULL else "warning", f"{free / 2**20:,.0f} MiB free",
-            "free some space: below 16 MiB nothing starts",
-        )  # fmt: skip
-    else:
-        yield Finding(subject, "disk", "ok", f"{free / 2**30:,.1f} GiB free")
+    yield _disk(subject, free, full=_FULL)
 
 
 #: Days before its end from which a certificate is warned about: programs log it from 30 days before.

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from odp.algorithms.capabilities import Diagnosed
 from odp.algorithms.local_seam import LocalReporter
@@ -58,26 +58,10 @@ from odp.v1 import (
 
 if TYPE_CHECKING:
     from odp.algorithms.capabilities import Answers, UsableAnswers
-    from odp.algorithms.choices import Question
     from odp.protocol.catalogues.catalogue import Catalogue
-
+    from odp.tasks.file import AnyTask
 
 _Reply = TypeVar("_Reply")
-
-
-class LocalTask(Protocol):
-    """A task of local trust that is no question."""
-
-    @property
-    def name(self) -> str:
-        """For people."""
-
-    @property
-    def public_matrix(self) -> None:
-        """It has none."""
-
-    def definition(self) -> common_pb2.TaskDefinition:
-        """The task with every number resolved."""
 
 
 def connect(
@@ -214,7 +198,7 @@ class Connection:
     ) -> _Reply:
         return channel.call(method, request, timeout=timeout, what=what, address=self.address, metadata=self._metadata)
 
-    def submit(self, task: Task | Question | LocalTask) -> TaskHandle:
+    def submit(self, task: AnyTask) -> TaskHandle:
         """Submits a task; the same task again gives the same handle.
 
         Of a task with ``count_usable``, the count is submitted first. A program that dies between both submits the task
@@ -237,8 +221,7 @@ class Connection:
 
     def tasks(self) -> list[server_pb2.TaskStatus]:
         """All tasks of the server, newest first."""
-        reply = self._call(self._stub.ListTasks, server_pb2.ListTasksRequest(), "list the tasks")
-        return list(reply.tasks)
+        return list(self._call(self._stub.ListTasks, server_pb2.ListTasksRequest(), "list the tasks").tasks)
 
     def status(self, task_sha256: bytes) -> server_pb2.TaskStatus:
         """Where one task stands."""

@@ -25,7 +25,6 @@ import trusted_aggregator.host.config
 import trusted_aggregator.host.program
 from device_runtime.round.door import Door
 from distributor.helper_program import HelperConfig, helper_key, start_helper
-from odp.algorithms.choices import Question
 from odp.algorithms.computing_time import fixed_seconds
 from odp.algorithms.dpam.config import RatingsData
 from odp.algorithms.implicit.config import ImplicitData
@@ -34,8 +33,9 @@ from odp.operations.local.log_setup import ENDORSEMENTS, LOG_KEY, pin_log, refer
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import IntegerNoise
 from odp.protocol.terms import Cohort, UserLevelDP
-from odp.services.connection import Connection, LocalTask, TaskHandle
+from odp.services.connection import Connection, TaskHandle
 from odp.signed.tables.table import is_table
+from odp.tasks.file import AnyTask
 from odp.tasks.task import Task
 from odp.transport.logs import Log
 from odp.transport.running import Running
@@ -70,7 +70,7 @@ class PatientConnection(Connection):
     is busy with other tests, and what is late is empty. Nobody waits longer than a device computes.
     """
 
-    def submit(self, task: Task | Question | LocalTask) -> TaskHandle:
+    def submit(self, task: AnyTask) -> TaskHandle:
         return super().submit(_Patient(task))
 
 
@@ -78,7 +78,7 @@ class PatientConnection(Connection):
 class _Patient:
     """A task of any kind, with that time."""
 
-    task: Task | Question | LocalTask
+    task: AnyTask
 
     @property
     def name(self) -> str:
