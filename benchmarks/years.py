@@ -130,7 +130,7 @@ class Years:
             self.rounds += 1
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
-        """The part of ``server.clients.AggregatorClient`` that the keeper asks; the same each time, as it takes long."""
+        """The part of ``server.clients.AggregatorClient`` that the keeper asks; the same each time: it takes long."""
         found = self._evidence
         return attestation_pb2.GetEvidenceResponse(token=found.token, policy=found.policy, event_log=found.event_log)
 

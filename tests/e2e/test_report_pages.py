@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contrast import contrast
 from e2e.browser import Browser, catching
 
 from odp.datasets import random_split, synthetic_movielens
 from odp.evaluation.baselines import baselines
-from odp.pictures.style import DARK, LIGHT, contrast
+from odp.pictures.style import DARK, LIGHT
 from odp.research.simulation.engine import simulate
 from odp.research.simulation.presets import preset_task
 from odp.research.simulation.record import plain, run_record
