@@ -25,11 +25,12 @@ def deaths(act: Callable[[Path, Callable[[], None]], None], places: Iterator[Pat
     """What is left, one place after the other, of processes that died at the first step, the second, and so on.
 
     ``act(place, arm)`` runs in each process, and its steps count from its call of ``arm()`` on. The last one comes to
-    its end, and dies then without closing anything: with it comes True.
+    its end, and dies then without closing anything: with it comes True. At least one dies before its end.
     """
     for number in itertools.count(1):
         place = next(places)
         lived = _lives(act, place, number)
+        assert number > 1 or not lived, "no process died: none of its steps was seen"
         yield place, lived
         if lived:
             return
