@@ -54,6 +54,7 @@ test-all: $(VENV)/dev ## Run all tests, as CI does; most of their time is that o
 
 proof: $(VENV)/dev ## Run what takes hours or needs a quiet machine: kills at every step, attacks with real clocks, operators' pages
 	$(BIN)/python -m pytest -m proof $(ARGS)
+	$(BIN)/python tests/security/planted_bugs.py
 	$(BIN)/python tests/security/transcript_trials.py --seed 1
 	$(BIN)/python tests/faults/campaign.py --seed 1 --trials 200
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from security.planted_bugs import BUGS, ROOT, Bug
 
 TESTS = Path(__file__).resolve().parents[1]
 THREAT_MODEL = TESTS.parent / "docs" / "threat-model.md"
@@ -1070,3 +1071,14 @@ def test_every_file_of_this_folder_is_in_the_list() -> None:
     own = {f"security/{path.name}" for path in Path(__file__).parent.glob("test_*.py")}
     # A file that keeps its own list says so here.
     assert own - named <= {"security/test_attack_list.py", "security/test_transparency_log.py"}
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_every_planted_bug_fits_the_code_of_today_and_names_a_test(bug: Bug) -> None:
+    planted = bug.planted((ROOT / bug.path).read_text(encoding="utf-8"))
+    compile(planted, bug.path, "exec")
+    path, *_, name = bug.test.split("::")
+    assert re.search(rf"^ *def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), bug.test
+    assert bug.guard in (path, "tests/security/test_attack_list.py")
+    if bug.guard != path:
+        assert f"{path.removeprefix('tests/')}::{name}" in {test for *_, test in ROWS}
