@@ -23,7 +23,7 @@ from odp.transport.running import Failure, Running
 from odp.transport.service import serve
 from odp.transport.sweeping import Sweeping
 from odp.transport.tls import read_ca
-from odp.trust.enclave.reference_values import PinnedValues
+from odp.trust.enclave.pinned_values import PinnedValues
 from odp.trust.enclave.verifier import verify_fresh
 from odp.trust.log.endorsements import Changed, EndorsementFile
 from odp.trust.log.key_file import note_key

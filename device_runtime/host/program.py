@@ -49,7 +49,8 @@ from odp.transport.backpressure import Patience
 from odp.transport.channel import parse_addresses
 from odp.transport.logs import Log
 from odp.transport.sweeping import stop_event
-from odp.trust.enclave.reference_values import PinnedAddressesOf, PinnedValues, ReferenceValues
+from odp.trust.enclave.pinned_values import PinnedAddressesOf, PinnedValues
+from odp.trust.enclave.reference_values import ReferenceValues
 from odp.trust.log.client import LogMemory
 from odp.trust.log.proofs import LogGuard
 

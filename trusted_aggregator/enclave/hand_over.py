@@ -44,9 +44,8 @@ from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.signed.task import check_length
 from odp.trust.enclave.identity import EnclaveIdentity
-from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
 from odp.trust.enclave.sealing import KEY_BYTES
-from odp.trust.enclave.verifier import VerifiedEnclave
+from odp.trust.enclave.verifier import HAND_OVER_NONCE_BYTES, OwnChip, VerifiedEnclave
 from odp.trust.log.excerpt import EndorsedImages
 from odp.v1 import aggregator_enclave_pb2, attestation_pb2, hand_over_pb2, stored_release_pb2
 from trusted_aggregator.boundary import wire
@@ -81,7 +80,7 @@ class HandOver:
         with state.lock:
             taken = [population.name for population in state.populations.values() if population.is_taken_over]
             state.streams.erase_taken(task.sha256 for name in taken for task in state.holdings.tasks_of(name))
-            self._nonce = os.urandom(NONCE_BYTES)
+            self._nonce = os.urandom(HAND_OVER_NONCE_BYTES)
             return aggregator_enclave_pb2.DrawnNonce(nonce=self._nonce)
 
     def begin_hand_over(self, request: hand_over_pb2.HandOverRequest) -> aggregator_enclave_pb2.RecordWrites:
@@ -120,7 +119,7 @@ class HandOver:
         state = self._state
         with state.lock:
             verified = self._verified(request)
-            check_length("nonce", request.nonce, NONCE_BYTES)
+            check_length("nonce", request.nonce, HAND_OVER_NONCE_BYTES)
             for population in self._founded():
                 if population.successor != _successor(verified):
                     raise PrivacyError(f"population {population.name!r} is not handed over to this successor yet")
@@ -239,7 +238,7 @@ class TakingOver:
 
     def draw_nonce(self) -> bytes:
         """32 random bytes for the evidence of the predecessor; earlier nonces become invalid."""
-        self._nonce = os.urandom(NONCE_BYTES)
+        self._nonce = os.urandom(HAND_OVER_NONCE_BYTES)
         return self._nonce
 
     def accept(self, package: hand_over_pb2.HandOverPackage, log: hand_over_pb2.LogExcerpt) -> None:

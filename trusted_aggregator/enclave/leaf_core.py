@@ -20,7 +20,7 @@ from odp.crypto.signing import verify
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.signed.task import check_length
 from odp.trust.enclave.identity import EnclaveIdentity
-from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
+from odp.trust.enclave.verifier import HAND_OVER_NONCE_BYTES, OwnChip
 from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, leaf_pb2
 from trusted_aggregator.boundary.interface import RoundState, parse_order
 from trusted_aggregator.enclave.opened_task import OpenedTask
@@ -60,7 +60,7 @@ class LeafCore:
     def ask_nonce(self, request: aggregator_enclave_pb2.AskNonce) -> aggregator_enclave_pb2.DrawnNonce:
         """32 random bytes for the evidence of the root."""
         with self._lock:
-            self._nonces = [*self._nonces[-7:], os.urandom(NONCE_BYTES)]
+            self._nonces = [*self._nonces[-7:], os.urandom(HAND_OVER_NONCE_BYTES)]
             return aggregator_enclave_pb2.DrawnNonce(nonce=self._nonces[-1])
 
     def open_part(self, delegation: leaf_pb2.Delegation) -> None:
@@ -167,7 +167,7 @@ class LeafCore:
 
 def _answered(delegation: leaf_pb2.Delegation, nonces: list[bytes]) -> bytes:
     """The nonce that the evidence says it is over; what checks it is the verifier."""
-    check_length("nonce", delegation.nonce, NONCE_BYTES)
+    check_length("nonce", delegation.nonce, HAND_OVER_NONCE_BYTES)
     if delegation.nonce not in nonces:
         raise StateError("the delegation answers no nonce that this leaf drew; ask for one first")
     return delegation.nonce

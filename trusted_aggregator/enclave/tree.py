@@ -8,7 +8,7 @@ import os
 from odp.crypto import domains, hpke
 from odp.errors import StateError
 from odp.signed.task import check_length, open_order
-from odp.trust.enclave.same_chip import NONCE_BYTES, OwnChip
+from odp.trust.enclave.verifier import HAND_OVER_NONCE_BYTES, OwnChip
 from odp.v1 import aggregator_enclave_pb2, attestation_pb2, leaf_pb2
 from trusted_aggregator.boundary.interface import Status, parse_order, require_same_model
 from trusted_aggregator.enclave.rounds import Rounds
@@ -32,7 +32,7 @@ class Tree:
         """32 random bytes for the evidence of a leaf; its earlier nonce becomes invalid. Raises StateError."""
         with self._state.lock:
             self._require_leaf(request.leaf)
-            nonce = self._leaf_nonces[request.leaf] = os.urandom(NONCE_BYTES)
+            nonce = self._leaf_nonces[request.leaf] = os.urandom(HAND_OVER_NONCE_BYTES)
             return aggregator_enclave_pb2.DrawnNonce(nonce=nonce)
 
     def delegate(self, request: leaf_pb2.DelegateRound) -> leaf_pb2.Delegation:
@@ -49,7 +49,7 @@ class Tree:
             nonce = self._leaf_nonces.pop(leaf, None)
             if nonce is None:
                 raise StateError(f"no nonce was drawn for the evidence of leaf {leaf}; ask for one first")
-            check_length("nonce", greeting.nonce, NONCE_BYTES)
+            check_length("nonce", greeting.nonce, HAND_OVER_NONCE_BYTES)
             held, task = self._root_round(request.task_sha256, round), state.holdings.task(request.task_sha256)
             if task is None or held.status is not Status.OPEN or held.has(leaf):
                 raise StateError(f"round {round} takes no more of leaf {leaf}")

@@ -25,7 +25,7 @@ from odp.trust.enclave.evidence import Claims, read_token
 from odp.trust.enclave.host import Launch, begin, launch_process
 from odp.trust.enclave.measurement import AGGREGATOR_ENTRY
 from odp.trust.enclave.policy import EnclavePolicy
-from odp.trust.enclave.same_chip import NONCE_BYTES
+from odp.trust.enclave.verifier import HAND_OVER_NONCE_BYTES
 from odp.v1 import (
     aggregator_enclave_pb2,
     aggregator_pb2,
@@ -173,7 +173,7 @@ def upgrade(
                     "over; give an empty one for this version"
                 )
             return statement
-        before = predecessor.evidence(os.urandom(NONCE_BYTES))
+        before = predecessor.evidence(os.urandom(HAND_OVER_NONCE_BYTES))
         policy = EnclavePolicy.from_bytes(before.policy)
         predecessor_image = Claims.from_json(read_token(before.token).claims).image_digest
         begun = begin(

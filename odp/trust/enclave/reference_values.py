@@ -2,11 +2,6 @@
 
 A device ships with them, or a person checks them in. Everything is denied by default: no root, no digest or no policy
 listed means that nothing is accepted, and emulated platforms are accepted only where the file says so.
-
-``PinnedValues`` reads them again when their file changes: an upgrade of an enclave needs no restart of a device. Roots,
-images, policies and addresses of a new file hold from the next check on, and what was verified under the old ones is
-verified again. What is bound to files of the host (the log, the populations, helpers, the vendor of emulated devices)
-stays as at the start: a change of these is reported, and waits for a restart.
 """
 
 from __future__ import annotations
@@ -14,16 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from odp import _validate
-from odp._system.files.settings_file import load_settings
 from odp.crypto.public_keys import require_x25519
-from odp.errors import ConfigurationError, OdpError
-from odp.transport.logs import Log
+from odp.errors import ConfigurationError
 from odp.trust.enclave import chain
 from odp.trust.enclave.log_policy import LogPolicy
 from odp.trust.enclave.policy import ROLES
@@ -143,6 +135,8 @@ class ReferenceValues:
         Raises:
             ConfigurationError: the file is missing, is not JSON, or a key is unknown, missing or of a wrong form.
         """
+        from odp._system.files.settings_file import load_settings
+
         return load_settings(
             path, lambda values: cls(**_fields(values)), what="reference values", parse=json.loads,
             largest=_LARGEST_FILE,
@@ -229,70 +223,3 @@ def _strings(values: object, name: str) -> list[str]:
     if not isinstance(values, (list, tuple)) or not all(isinstance(value, str) for value in values):
         raise ConfigurationError(f"Expected {name} to be a list of strings")
     return list(values)
-
-
-_OF_A_START = ("log", "populations", "helper_keys", "emulated_vendor")
-
-
-class PinnedValues:
-    """The reference values in a file; a call gives the newest that could be read. Thread-safe.
-
-    Args:
-      path: the file.
-      log: a new file is reported there, and one that cannot be read.
-
-    Raises:
-      ConfigurationError: the file is missing or malformed, at the start. Later, the values of before stay.
-    """
-
-    def __init__(self, path: Path, *, log: Log) -> None:
-        self._path = path
-        self._log = log
-        self._lock = threading.Lock()
-        self._stamp = _stamp(path)
-        self._values = ReferenceValues.load(path)
-
-    def __call__(self) -> ReferenceValues:
-        with self._lock:
-            stamp = _stamp(self._path)
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._read()
-            return self._values
-
-    def _read(self) -> None:
-        try:
-            values = ReferenceValues.load(self._path)
-        except OdpError as error:
-            self._log.warning("reference_values_unreadable", reason=str(error))
-            return
-        before, self._values = self._values, values
-        later = [name for name in _OF_A_START if getattr(before, name) != getattr(values, name)]
-        if values != before:
-            self._log.event("reference_values_read", images=sum(map(len, values.image_digests.values())))
-        if later:
-            self._log.warning("reference_values_need_a_restart", of=",".join(later))
-
-
-class PinnedAddressesOf(Mapping[str, tuple[str, ...]]):
-    """The addresses of the newest reference values, by role."""
-
-    def __init__(self, values: PinnedValues) -> None:
-        self._values = values
-
-    def __getitem__(self, role: str) -> tuple[str, ...]:
-        return self._values().addresses[role]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values().addresses)
-
-    def __len__(self) -> int:
-        return len(self._values().addresses)
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from odp import _validate
-from odp._system.files.settings_file import load_settings
 from odp.crypto import domains
 from odp.crypto.signing import SignatureError, SigningKey, verify
 from odp.errors import ConfigurationError
@@ -160,6 +159,8 @@ class EndorsementFile:
     @classmethod
     def load(cls, path: Path) -> EndorsementFile:
         """Reads what ``save`` wrote. Raises ConfigurationError."""
+        from odp._system.files.settings_file import load_settings
+
         return load_settings(path, cls._of_json, what="endorsements", parse=json.loads, largest=_LARGEST_FILE)
 
     @classmethod

@@ -16,7 +16,8 @@ from device_runtime.network.enclaves import Enclaves
 from odp.crypto.hpke import HpkeKey
 from odp.errors import AddressRefused, AttestationError, ConfigurationError
 from odp.transport.logs import Log
-from odp.trust.enclave.reference_values import PinnedAddressesOf, PinnedValues, ReferenceValues
+from odp.trust.enclave.pinned_values import PinnedAddressesOf, PinnedValues
+from odp.trust.enclave.reference_values import ReferenceValues
 
 NEW = "sha384:" + "e" * 96
 

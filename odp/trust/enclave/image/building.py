@@ -10,6 +10,7 @@ Source: System V ABI, dynamic section (DT_NEEDED, DT_SONAME).
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import marshal
 import re
@@ -27,7 +28,6 @@ from elftools.elf.elffile import ELFFile
 from odp.errors import ConfigurationError
 from odp.trust.enclave.image.contents import Contents, Installed, find
 from odp.trust.enclave.image.parts import Blob
-from odp.trust.enclave.image.places import package_folder, standard_library
 from odp.trust.enclave.image.recorded import Recorded
 from odp.trust.enclave.image.running import BOOTSTRAP
 
@@ -197,3 +197,30 @@ def _dynamic(path: Path) -> tuple[str, list[str]]:
         for name, kind in (("soname", "DT_SONAME"), ("needed", "DT_NEEDED"))
     )
     return (names[0] if names else path.name), needs
+
+
+def standard_library() -> Path:
+    """The folder of the running Python's standard library."""
+    return Path(sysconfig.get_path("stdlib")).resolve()
+
+
+def package_folder(package: str) -> Path:
+    """The one folder of an import package.
+
+    Raises:
+        ConfigurationError: not installed, or not one folder with an ``__init__.py``.
+    """
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise ConfigurationError(
+            f"Cannot build an image with package={package!r}: it is not installed; is its name right?"
+        )
+    locations = [Path(location) for location in spec.submodule_search_locations or ()]
+    if spec.origin is None or len(locations) != 1 or not locations[0].is_dir():
+        raise ConfigurationError(
+            f"Cannot build an image with package={package!r}: it is not one folder with an __init__.py"
+        )
+    return locations[0].resolve()

@@ -19,8 +19,8 @@ from typing import Any
 from odp.errors import ConfigurationError, StateError
 from odp.transport import owner_files
 from odp.transport.logs import Log
+from odp.trust.enclave.image.building import package_folder
 from odp.trust.enclave.image.parts import Image, open_image, written
-from odp.trust.enclave.image.places import package_folder
 from odp.trust.enclave.image.recorded import installed
 
 _FORMAT = 1
