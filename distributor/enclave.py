@@ -89,8 +89,7 @@ class DistributorCore:
     ) -> None:
         self._key = key
         self._oblivious = select == "oblivious"
-        self._kept_versions = kept_versions
-        self._capacity_bytes = capacity_bytes
+        self._kept_versions, self._capacity_bytes = kept_versions, capacity_bytes
         self._lock = threading.Lock()
         self._models: dict[bytes, _Model] = {}
 

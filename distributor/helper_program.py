@@ -165,10 +165,7 @@ class HelperService:
     """
 
     def __init__(self, models: DistributorService, shares: Shares, key: HpkeKey, log: Log) -> None:
-        self._models = models
-        self._shares = shares
-        self._key = key
-        self._log = log
+        self._models, self._shares, self._key, self._log = models, shares, key, log
 
     def replicate(
         self, requests: Iterator[retrieval_pb2.ReplicateRequest], context: grpc.ServicerContext

@@ -76,10 +76,7 @@ class Replicator:
     """Sends models to the helper (``servicer.Replication``); without a helper, refuses tasks that need one."""
 
     def __init__(self, store: ModelStore, shares: Shares, helper: HelperClient | None, log: Log) -> None:
-        self._store = store
-        self._shares = shares
-        self._helper = helper
-        self._log = log
+        self._store, self._shares, self._helper, self._log = store, shares, helper, log
 
     def check(self, header: ModelHeader) -> None:
         """Raises ConfigurationError if the task needs a helper and there is none."""
@@ -120,11 +117,8 @@ class Leader:
     def __init__(
         self, models: DistributorService, shares: Shares, replicator: Replicator, helper: HelperClient | None, log: Log
     ) -> None:
-        self._models = models
-        self._shares = shares
-        self._replicator = replicator
-        self._helper = helper
-        self._log = log
+        self._models, self._shares, self._replicator = models, shares, replicator
+        self._helper, self._log = helper, log
 
     def select(self, request: retrieval_pb2.SelectPrivatelyRequest) -> retrieval_pb2.SelectPrivatelyResponse:
         """Both shares in one, the helper's still under its pad.

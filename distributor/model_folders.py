@@ -145,9 +145,7 @@ class IncomingFolder:
     """Implements ``distributor.model_store.IncomingModel``."""
 
     def __init__(self, folder: Path, final: Path, health: Health) -> None:
-        self._folder = folder
-        self._health = health
-        self._final = final
+        self._folder, self._health, self._final = folder, health, final
         self._tables = 0
         self._committed = False
 

@@ -218,9 +218,7 @@ class IncomingObjects:
     """Implements ``distributor.model_store.IncomingModel``."""
 
     def __init__(self, objects: Objects, key: str, header: distributor_pb2.PublishHeader) -> None:
-        self._objects = objects
-        self._key = key
-        self._header = header
+        self._objects, self._key, self._header = objects, key, header
         self._upload = uuid.uuid4().hex
         self._tables = 0
         # Whether an object may name the tables: then only a start, which can look, deletes them.

@@ -275,8 +275,7 @@ class ServedDevelopers:
     """Restricts a distributor to models of some developers; otherwise as ``then`` (``servicer.Replication``)."""
 
     def __init__(self, keys: Collection[bytes], then: Replication) -> None:
-        self._keys = keys
-        self._then = then
+        self._keys, self._then = keys, then
 
     def check(self, header: ModelHeader) -> None:
         """Raises ConfigurationError for a model of another developer."""

@@ -130,13 +130,9 @@ class DistributorService:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._core = core
-        self._store = store
-        self._log = log
+        self._core, self._store, self._log = core, store, log
         self._lists = BlockLists(store)
-        self._replication = replication
-        self._keep_seconds = keep_seconds
-        self._clock = clock
+        self._replication, self._keep_seconds, self._clock = replication, keep_seconds, clock
         self._sweeps = SweepClock(clock=clock, monotonic=monotonic)
         self._noted: dict[bytes, float] = {}
         # Held while disk and enclave change together, never while a stream is read.

@@ -37,8 +37,7 @@ class HostCounts:
     """Counters of all rounds, kept over restarts; thread-safe."""
 
     def __init__(self, *, population: str, devices: int, stored: bytes | None = None) -> None:
-        self._population = population
-        self._devices = devices
+        self._population, self._devices = population, devices
         self._lock = threading.Lock()
         self._rounds: dict[tuple[str, int], RoundCounts] = {}
         self._waiting = Traffic()

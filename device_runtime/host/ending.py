@@ -33,9 +33,7 @@ class Ending:
     """
 
     def __init__(self, *, until_finished: bool, end_after: float | None, clock: Callable[[], float]) -> None:
-        self._until_finished = until_finished
-        self._end_after = end_after
-        self._clock = clock
+        self._until_finished, self._end_after, self._clock = until_finished, end_after, clock
         self._started = clock()
         self._resting_since: float | None = None
         self._reason: NotNow | None = None

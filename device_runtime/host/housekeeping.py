@@ -47,10 +47,7 @@ class Housekeeping:
     ) -> None:
         self._folder = folder
         self.retention = retention
-        self._log = log
-        self._durable = durable
-        self._clock = clock
-        self._monotonic = monotonic
+        self._log, self._durable, self._clock, self._monotonic = log, durable, clock, monotonic
         self._next = -math.inf
         self._lock = threading.Lock()
         self._stores: deque[Path] = deque()

@@ -63,9 +63,7 @@ class CheckIns:
     """
 
     def __init__(self, *, plan: CheckInPlan | None, log: Log, uniform: Callable[[float, float], float]) -> None:
-        self._plan = plan
-        self._log = log
-        self._uniform = uniform
+        self._plan, self._log, self._uniform = plan, log, uniform
         self._pause = SHORTEST_PAUSE
 
     def first_wait(self) -> float:

@@ -143,12 +143,8 @@ class Running:
         plan: CheckInPlan,
         programs: Sequence[IsolatedTrainer | ComputingProcesses],
     ) -> None:
-        self._fleet = fleet
-        self._stop = stop
-        self._services = services
-        self._state = state
-        self._plan = plan
-        self._programs = programs
+        self._fleet, self._stop, self._services, self._state = fleet, stop, services, state
+        self._plan, self._programs = plan, programs
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
         self._thread.start()

@@ -43,8 +43,7 @@ class Roster:
     """
 
     def __init__(self, devices: range, *, clock: Callable[[], float]) -> None:
-        self._devices = devices
-        self._clock = clock
+        self._devices, self._clock = devices, clock
         self._lock = threading.Lock()
         self._settled: dict[Opening, bytearray] = {}
         self._declined: dict[Key, bytearray] = {}

@@ -109,9 +109,7 @@ class IsolatedHost(Closing):
                 raise ConfigurationError(f"Expected accept={name!r} to be one of {', '.join(PROMISES)}")
         self._limits = limits or CallLimits()
         self._accept = frozenset(accept)
-        self._say = say
-        self._trace = trace
-        self._clock = clock
+        self._say, self._trace, self._clock = say, trace, clock
         self._lanes = {private: Lane(code, self._limits, self._check) for private in (False, True)}
         self._missing: tuple[str, ...] = ()
         self._troubles: dict[Handler, _Trouble] = {}

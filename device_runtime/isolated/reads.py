@@ -25,8 +25,7 @@ class Reader:
     """Reads for one call, and counts the reads."""
 
     def __init__(self, handler: Handler, store: ServiceStore, limits: CallLimits) -> None:
-        self._handler = handler
-        self._store = store
+        self._handler, self._store = handler, store
         self._reads = limits.reads
         self._bytes = limits.read_bytes
 

@@ -61,11 +61,9 @@ class Enclaves:
         clock: Callable[[], float] = time.time,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        self._services = services
-        self._reference_values = reference_values
+        self._services, self._reference_values = services, reference_values
         self._values = reference_values()
-        self._clock = clock
-        self._random_bytes = random_bytes
+        self._clock, self._random_bytes = clock, random_bytes
         self._lock = threading.Lock()
         self._asking: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
         self._verified: dict[tuple[str, str], Checked] = {}

@@ -55,8 +55,7 @@ class MachineSensors:
     """
 
     def __init__(self, folder: Path, *, idle_load: float = 0.3) -> None:
-        self._folder = folder
-        self._idle_load = idle_load
+        self._folder, self._idle_load = folder, idle_load
 
     def idle(self) -> bool:
         try:

@@ -140,12 +140,8 @@ class Seat:
         noise: NoiseSource,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        self._session = session
-        self._participant = participant
-        self._open_store = open_store
-        self._population = population
-        self._noise = noise
-        self._random_bytes = random_bytes
+        self._session, self._participant, self._open_store = session, participant, open_store
+        self._population, self._noise, self._random_bytes = population, noise, random_bytes
         self._client: Client | None = None
         self._stepping = threading.Lock()
         self._name = wire.SecAggClient()

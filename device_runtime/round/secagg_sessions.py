@@ -73,9 +73,7 @@ class Sessions:
         noise: NoiseSource | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._participant = participant
-        self._open_store = open_store
-        self._population = population
+        self._participant, self._open_store, self._population = participant, open_store, population
         self._noise = OperatingSystemNoise() if noise is None else noise
         self._clock = clock
         # The newest attempt of each opening that each device was part of: it joins each once.
@@ -140,11 +138,9 @@ class _Table:
         stop: threading.Event,
         ended: End,
     ) -> None:
-        self._owner = owner
-        self._session = session
+        self._owner, self._session = owner, session
         self._seating, self._stepping = seating, stepping
-        self._stop = stop
-        self._ended = ended
+        self._stop, self._ended = stop, ended
         self._clock = owner.clock
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._later: list[tuple[float, int, _Place]] = []

@@ -72,8 +72,7 @@ class Records:
     def __init__(
         self, folder: Path, reference_values: Callable[[], ReferenceValues], *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._folder = folder
-        self._reference_values = reference_values
+        self._folder, self._reference_values = folder, reference_values
         self._pinned = reference_values()
         self._pinned_bytes = reference_values_bytes(self._pinned)
         self._clock = clock
@@ -186,8 +185,7 @@ class _Record:
     """A record that is being verified; each method raises, or says what it found."""
 
     def __init__(self, content: dict[str, Any], folder: Path) -> None:
-        self._content = content
-        self._folder = folder
+        self._content, self._folder = content, folder
 
     def _bytes(self, *names: str) -> bytes:
         value: Any = self._content

@@ -91,9 +91,7 @@ class SealedRows:
         self, services: Services, checked: Checked, verify: Verify, random_bytes: Callable[[int], bytes]
     ) -> None:
         self.checked = checked
-        self._services = services
-        self._verify = verify
-        self._random_bytes = random_bytes
+        self._services, self._verify, self._random_bytes = services, verify, random_bytes
 
     @refusing("answer with rows")
     def fetch(self, work: Work, keys: Int64Array, traffic: Traffic) -> Slices:
@@ -130,9 +128,7 @@ class TwoParties:
         helper_keys: frozenset[bytes],
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        self._services = services
-        self._helper_keys = helper_keys
-        self._random_bytes = random_bytes
+        self._services, self._helper_keys, self._random_bytes = services, helper_keys, random_bytes
         self._shapes: Recent[bytes, Shape] = Recent(_MOST_SHAPES)
 
     def require_pinned(self, helper_key: bytes) -> None:
@@ -223,8 +219,7 @@ class WholeModel:
     """
 
     def __init__(self, services: Services, cache: TableCache | None = None) -> None:
-        self._services = services
-        self._cache = cache
+        self._services, self._cache = services, cache
         self._held: Recent[bytes, ModelVersion] = Recent(_MOST_HELD)
 
     @refusing("answer with a model")

@@ -35,8 +35,7 @@ class TableCache:
 
     def __init__(self, folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
         _validate.integer(low=0, high=2**50, most_bytes=most_bytes)
-        self._folder = folder
-        self._most_bytes = most_bytes
+        self._folder, self._most_bytes = folder, most_bytes
         #: One line about a table that could not be kept, for the person; None where all were.
         self.failure: str | None = None
 

@@ -41,9 +41,7 @@ class AppData:
 
     def __init__(self, database: Database, service: str, bounds: Bounds) -> None:
         _validate.identifier(service=service)
-        self._database = database
-        self._service = service
-        self._bounds = bounds
+        self._database, self._service, self._bounds = database, service, bounds
 
     def transaction(self) -> AbstractContextManager[None]:
         """Commits all writes within together, or none of them."""

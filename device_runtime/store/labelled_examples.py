@@ -58,9 +58,7 @@ class LabelledExamples:
     """The examples of one service, or with "" of none, in an open store."""
 
     def __init__(self, database: Database, service: str, bounds: Bounds) -> None:
-        self._database = database
-        self._service = service
-        self._bounds = bounds
+        self._database, self._service, self._bounds = database, service, bounds
 
     def add(self, columns: Mapping[str, npt.ArrayLike], *, time: float) -> int:
         """Adds examples in one transaction; returns their number.

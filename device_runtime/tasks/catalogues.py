@@ -56,9 +56,7 @@ class CatalogueMemory:
         *,
         used: Callable[[common_pb2.TaskDefinition, Catalogue], None] = lambda definition, catalogue: None,
     ) -> None:
-        self._used_by = used
-        self._folder = folder
-        self._fetch = fetch
+        self._used_by, self._folder, self._fetch = used, folder, fetch
         self._lock = threading.Lock()
         self._newest: dict[str, Catalogue] = {}
         self._used: dict[tuple[str, int], Catalogue] = {}

@@ -112,8 +112,7 @@ class RequestReader(io.RawIOBase):
 
     def __init__(self, source: socket.socket, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._source = source
-        self._clock = clock
+        self._source, self._clock = source, clock
         self.begin()
 
     def begin(self) -> None:

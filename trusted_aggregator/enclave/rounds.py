@@ -32,9 +32,7 @@ class Rounds:
     """Calls about tasks and their rounds. Thread-safe. ``noise_of`` gives the noise of a round, by its number."""
 
     def __init__(self, state: EnclaveState, large_values: LargeValues, noise_of: Callable[[int], IntegerNoise]) -> None:
-        self._state = state
-        self._large_values = large_values
-        self._noise_of = noise_of
+        self._state, self._large_values, self._noise_of = state, large_values, noise_of
 
     def check_task(self, request: aggregator_pb2.CheckTaskRequest) -> None:
         """Returns if the task could begin now, after its population is founded. Raises as ``open_round``."""

@@ -45,9 +45,7 @@ class Submissions:
     """
 
     def __init__(self, signing: SigningKey, table: RoundTable, closed: ClosedRounds) -> None:
-        self._signing = signing
-        self._table = table
-        self._closed = closed
+        self._signing, self._table, self._closed = signing, table, closed
 
     def submit(self, batch: aggregator_enclave_pb2.SubmitBatch) -> aggregator_enclave_pb2.SubmittedBatch:
         """Counts contributions, each once. Raises ConfigurationError where they are too many."""

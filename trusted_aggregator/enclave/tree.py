@@ -24,8 +24,7 @@ class Tree:
     """
 
     def __init__(self, state: EnclaveState, rounds: Rounds) -> None:
-        self._state = state
-        self._rounds = rounds
+        self._state, self._rounds = state, rounds
         self._leaf_nonces: dict[int, bytes] = {}
 
     def leaf_nonce(self, request: leaf_pb2.AskLeafNonce) -> aggregator_enclave_pb2.DrawnNonce:

@@ -25,9 +25,7 @@ class Changes:
     """A queue of changes. ``failed`` is called when a write could not be stored: the program has to stop."""
 
     def __init__(self, core: AggregatorCalls, storage: Storage, *, failed: Callable[[StateError], None]) -> None:
-        self._core = core
-        self._storage = storage
-        self._tell_failed = failed
+        self._core, self._storage, self._tell_failed = core, storage, failed
         self._lock = threading.Lock()
         self._failure: StateError | None = None
         self._is_unsettled = False

@@ -38,9 +38,7 @@ class IdleTasks:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storage = storage
-        self._idle_seconds = idle_seconds
-        self._clock = clock
+        self._storage, self._idle_seconds, self._clock = storage, idle_seconds, clock
         self._sweeps = SweepClock(clock=clock, monotonic=monotonic)
         self._noted: dict[bytes, float] = {}
 

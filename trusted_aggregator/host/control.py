@@ -51,13 +51,8 @@ class ControlService:
         idle: IdleTasks,
         hand_over: HandOverService | None = None,
     ) -> None:
-        self._core = core
-        self._storage = storage
-        self._changes = changes
-        self._log = log
-        self._rounds = rounds
-        self._idle = idle
-        self._hand_over = hand_over
+        self._core, self._storage, self._changes, self._log = core, storage, changes, log
+        self._rounds, self._idle, self._hand_over = rounds, idle, hand_over
         self._reading = Backpressure(
             at_once=MAX_READING, waiting=WAITING_READING, service="aggregator", what="readers of releases"
         )

@@ -70,14 +70,8 @@ class HandOverService:
         rounds: HostedRounds,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._core = core
-        self._storage = storage
-        self._state = state
-        self._changes = changes
-        self._log = log
-        self._modes = modes
-        self._rounds = rounds
-        self._clock = clock
+        self._core, self._storage, self._state, self._changes = core, storage, state, changes
+        self._log, self._modes, self._rounds, self._clock = log, modes, rounds, clock
         self._asked = float("-inf")
         self._given = False
 

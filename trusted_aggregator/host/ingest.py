@@ -92,9 +92,7 @@ class Ingest:
         failed: Callable[[StateError], None],
         changes: Changes | None = None,
     ) -> None:
-        self._core = core
-        self._storage = storage
-        self._changes = changes
+        self._core, self._storage, self._changes = core, storage, changes
         self._held = self._held_bytes = 0
         self._tell_failed = failed
         self._changed = threading.Condition()

@@ -135,10 +135,7 @@ class LeafParts:
     """
 
     def __init__(self, core: AggregatorCalls, storage: Storage, state: StateFolder, log: Log) -> None:
-        self._core = core
-        self._storage = storage
-        self._state = state
-        self._log = log
+        self._core, self._storage, self._state, self._log = core, storage, state, log
         self._lock = threading.Lock()
         self._held: set[Key] = set()
         self._swept = False

@@ -110,13 +110,8 @@ class TreeLeaves:
         failed: Callable[[StateError], None], grace_seconds: float = GRACE_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._core = core
-        self._storage = storage
-        self._root = root
-        self._log = log
-        self._failed = failed
-        self._grace = grace_seconds
-        self._monotonic = monotonic
+        self._core, self._storage, self._root, self._log = core, storage, root, log
+        self._failed, self._grace, self._monotonic = failed, grace_seconds, monotonic
         self._leaves = [_Leaf(number, client) for number, client in enumerate(clients)]
         self._closing = threading.Lock()
         self._missing_since: dict[Key, float] = {}

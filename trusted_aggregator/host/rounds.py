@@ -39,11 +39,8 @@ class HostedRounds:
     """Passes orders for rounds to the enclave, and stores its answers."""
 
     def __init__(self, core: AggregatorCalls, storage: Storage, changes: Changes, modes: HostModes, log: Log) -> None:
-        self._core = core
-        self._storage = storage
-        self._changes = changes
-        self._modes = modes
-        self._log = log
+        self._core, self._storage, self._changes = core, storage, changes
+        self._modes, self._log = modes, log
 
     def open(self, request: aggregator_pb2.OpenRoundRequest) -> None:
         """Opens a round; returns once that is stored."""

@@ -69,10 +69,7 @@ class AggregatorService:
         *,
         failed: Callable[[StateError], None],
     ) -> None:
-        self._core = core
-        self._storage = storage
-        self._changes = changes
-        self._modes = modes
+        self._core, self._storage, self._changes, self._modes = core, storage, changes, modes
         self._ingest = Ingest(core, storage, failed=failed, changes=changes)
         observing.watch("waiting_contributions", lambda: self._ingest.waiting)
         self._heads: Recent[bytes, tuple[int, aggregator_pb2.GetLedgerResponse]] = Recent(_HEADS_IN_MEMORY)

@@ -68,8 +68,7 @@ class PredecessorClient:
     def __init__(self, public: grpc.Channel, control: grpc.Channel, *, address: str, control_address: str) -> None:
         self._attestation = attestation_pb2_grpc.AttestationServiceStub(public)
         self._stub = aggregator_pb2_grpc.AggregatorControlServiceStub(control)
-        self._address = address
-        self._control_address = control_address
+        self._address, self._control_address = address, control_address
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
         request = attestation_pb2.GetEvidenceRequest(nonce=nonce)

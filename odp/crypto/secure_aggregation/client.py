@@ -116,8 +116,7 @@ class Client:
             raise PrivacyError("the session relies on a roster that is not pinned here")
         self._configuration = configuration
         self._identity: signing.SigningKey | None = identity
-        self._roster = roster
-        self._random_bytes = random_bytes
+        self._roster, self._random_bytes = roster, random_bytes
         self._live_secrets: _Secrets | None = _Secrets.generate(random_bytes)
         self.state = State.CREATED
         self.advert = sign_advert(

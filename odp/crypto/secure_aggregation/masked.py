@@ -85,8 +85,7 @@ class MaskSum:
 
     def __init__(self, name: str, size: int, *, info: bytes) -> None:
         self.count = 0
-        self._name = name
-        self._info = info
+        self._name, self._info = name, info
         self._total = np.zeros(size, dtype=np.uint32)
 
     def add(self, payloads: Sequence[bytes]) -> None:

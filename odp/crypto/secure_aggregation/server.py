@@ -78,8 +78,7 @@ class Server:
         self.configuration = configuration
         self.stage = Stage.ADVERTS
         self._config_sha256 = hashlib.sha256(configuration.data).digest()
-        self._roster = roster
-        self._threads = threads
+        self._roster, self._threads = roster, threads
         self._lock = threading.Lock()
         self._adverts: dict[bytes, messages.SecAggAdvert] = {}
         self._session: Session
@@ -365,8 +364,7 @@ class _Stage:
     """Holds the server's lock while it is in one stage."""
 
     def __init__(self, server: Server, stage: Stage) -> None:
-        self._server = server
-        self._stage = stage
+        self._server, self._stage = server, stage
 
     def __enter__(self) -> None:
         self._server._lock.acquire()

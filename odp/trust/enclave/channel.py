@@ -198,9 +198,7 @@ class Client:
         pong: float = PONG_SECONDS,
     ) -> None:
         self._connection, self._replies = connection, replies
-        self._tell_ended = ended
-        self._tell_crashed = crashed
-        self._seconds = seconds
+        self._tell_ended, self._tell_crashed, self._seconds = ended, crashed, seconds
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._pending: dict[int, Callable[[Any], None]] = {}
@@ -382,8 +380,7 @@ class _BatchLane:
     """A thread that handles the waiting requests of one kind in batches."""
 
     def __init__(self, name: str, connection: Connection, route: BatchRoute) -> None:
-        self._connection = connection
-        self._route = route
+        self._connection, self._route = connection, route
         self._waiting: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

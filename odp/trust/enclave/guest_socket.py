@@ -110,8 +110,7 @@ class _SocketCounter:
     """A ``MonotonicCounter`` behind a ``SocketGuest``."""
 
     def __init__(self, guest: SocketGuest, name: str) -> None:
-        self._guest = guest
-        self._name = name
+        self._guest, self._name = guest, name
 
     @property
     def value(self) -> int:

@@ -49,8 +49,7 @@ class InThread:
     """
 
     def __init__(self, run: Callable[[socket.socket, Guest], None], *, digest: str | None = None) -> None:
-        self._run = run
-        self._digest = digest
+        self._run, self._digest = run, digest
 
     def __call__(self, *, platform_folder: Path, entry: str, policy: bytes) -> ThreadEnclave:
         digest = measure(entry).digest if self._digest is None else self._digest

@@ -55,8 +55,7 @@ class LaunchedEnclave(Closing):
         self.refused: tuple[str, ...] = tuple(told["refused"])  # type: ignore[arg-type]
         self.pid = int(str(told["pid"]))
         self.platform_pid = platform.pid
-        self._control = control
-        self._platform = platform
+        self._control, self._platform = control, platform
         self._closing = threading.Lock()
 
     @property

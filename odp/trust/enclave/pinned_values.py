@@ -30,8 +30,7 @@ class PinnedValues:
     """
 
     def __init__(self, path: Path, *, log: Log) -> None:
-        self._path = path
-        self._log = log
+        self._path, self._log = path, log
         self._lock = threading.Lock()
         self._stamp = _stamp(path)
         self._values = ReferenceValues.load(path)

@@ -66,11 +66,8 @@ class EmulatedGuest:
     """One launched enclave; implements ``Guest``. Made by ``EmulatedPlatform.launch``."""
 
     def __init__(self, platform: EmulatedPlatform, *, image_digest: str, policy: bytes, name: str, debug: bool) -> None:
-        self._platform = platform
-        self._image_digest = image_digest
-        self._policy = policy
-        self._name = name
-        self._debug = debug
+        self._platform, self._image_digest, self._policy = platform, image_digest, policy
+        self._name, self._debug = name, debug
         self._lock = threading.Lock()
         self._keys: tuple[bytes, bytes] | None = None
         self._registers = Registers()
@@ -153,9 +150,7 @@ class EmulatedPlatform:
     def __init__(
         self, folder: Path, issued: chain.IssuedChain, secret: bytes, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._folder = folder
-        self._issued = issued
-        self._secret = secret
+        self._folder, self._issued, self._secret = folder, issued, secret
         self.clock = clock
         #: Of its disk: from the first sync on that failed, no counter moves and no slot changes (DiskFailed).
         self.health = Health()
@@ -242,9 +237,7 @@ class EmulatedCounter:
     """A counter in the platform's folder; implements ``MonotonicCounter``, also across programs."""
 
     def __init__(self, folder: Path, name: str, health: Health) -> None:
-        self._folder = folder
-        self._name = name
-        self._health = health
+        self._folder, self._name, self._health = folder, name, health
 
     @property
     def value(self) -> int:

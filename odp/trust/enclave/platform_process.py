@@ -59,9 +59,7 @@ class PlatformProcess:
     """
 
     def __init__(self, control: socket.socket, channel: socket.socket, image: int) -> None:
-        self._control = control
-        self._channel = channel
-        self._image = image
+        self._control, self._channel, self._image = control, channel, image
         self._guest: EmulatedGuest | None = None
         self._report: dict[str, object] = {}
         self._enclave = 0

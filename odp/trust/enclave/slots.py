@@ -47,9 +47,7 @@ class EmulatedSlots:
     """
 
     def __init__(self, folder: Path, *, owner: bytes, health: Health) -> None:
-        self._folder = folder
-        self._health = health
-        self._owner = owner
+        self._folder, self._health, self._owner = folder, health, owner
 
     def create(self, name: str) -> bytes:
         path = self._path(name)

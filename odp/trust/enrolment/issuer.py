@@ -94,8 +94,7 @@ class Issuer:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storage = storage
-        self._key = key
+        self._storage, self._key = storage, key
         self._verifiers = {verifier.kind: verifier for verifier in verifiers}
         if not verifiers or len(self._verifiers) != len(verifiers):
             raise ConfigurationError(
@@ -282,9 +281,7 @@ class Challenges:
         most: int = 100_000,
     ) -> None:
         _validate.integer(low=1, high=10**7, most=most)
-        self._clock = clock
-        self._random_bytes = random_bytes
-        self._most = most
+        self._clock, self._random_bytes, self._most = clock, random_bytes, most
         self._key = random_bytes(_KEY_BYTES)
         self._lock = threading.Lock()
         # In the order in which they were answered; each is forgotten at the latest ``VALID_SECONDS`` later.

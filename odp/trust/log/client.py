@@ -228,8 +228,7 @@ class LogMemory:
 
     def __init__(self, policy: LogPolicy, file: Path | None, fetch: FetchHashes) -> None:
         self.policy = policy
-        self._file = file
-        self._fetch = fetch
+        self._file, self._fetch = file, fetch
         self._lock = threading.Lock()
         self._view = LogView()
         #: What ``_view`` was decoded from; None where it was not, or a change of this process came after it.

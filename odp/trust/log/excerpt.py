@@ -28,8 +28,7 @@ class EndorsedImages:
 
     def __init__(self, standing: Sequence[Endorsement], approvals: int, now: float) -> None:
         self._standing = tuple(standing)
-        self._approvals = approvals
-        self._now = now
+        self._approvals, self._now = approvals, now
 
     @classmethod
     def read(cls, excerpt: hand_over_pb2.LogExcerpt, policy: UpgradePolicy, *, now: float) -> EndorsedImages:

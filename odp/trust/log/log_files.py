@@ -60,9 +60,7 @@ class LogFiles(Closing):
 
     def __init__(self, folder: Path, key: NoteKey, health: Health, entries: int, hashes: int) -> None:
         self.folder = folder
-        self._health = health
-        self._key = key
-        self._entries_file = entries
+        self._health, self._key, self._entries_file = health, key, entries
         self._hashes_file = hashes
         self._lock = threading.RLock()
         self._offsets = array("Q", [0])

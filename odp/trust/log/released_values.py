@@ -24,8 +24,7 @@ class ReleasedValues:
     """
 
     def __init__(self, folder: Path, health: Health) -> None:
-        self._folder = folder
-        self._health = health
+        self._folder, self._health = folder, health
         with state_errors(folder):
             # What a killed program left: it is fetched again.
             remove_unfinished(folder)

@@ -58,9 +58,7 @@ class Witness:
     def __init__(
         self, state: StateFolder, key: NoteKey, log_keys: Sequence[str], *, clock: Callable[[], float]
     ) -> None:
-        self._state = state
-        self._key = key
-        self._clock = clock
+        self._state, self._key, self._clock = state, key, clock
         self._logs: Mapping[str, LogPolicy] = _by_origin(log_keys)
         self._lock = threading.Lock()
 

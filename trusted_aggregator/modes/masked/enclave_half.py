@@ -138,8 +138,7 @@ class HalfSet:
     """The enclave's halves of one round. Not thread-safe: its owner calls it under a lock."""
 
     def __init__(self, task_sha256: bytes, round: int) -> None:
-        self._task_sha256 = task_sha256
-        self._round = round
+        self._task_sha256, self._round = task_sha256, round
         self._seeds: set[bytes] = set()
         self._digests: set[bytes] = set()
         self._sorted: list[bytes] = []

@@ -16,8 +16,7 @@ class SecAggHost(HostHalf):
     """Rounds whose contributions never reach the enclave."""
 
     def __init__(self, core: AggregatorCalls, rounds: SecAggRounds) -> None:
-        self._core = core
-        self._rounds = rounds
+        self._core, self._rounds = core, rounds
 
     def holds(self, key: Key, charged: ChargedRound | None) -> bool:
         return self._rounds.holds(key)

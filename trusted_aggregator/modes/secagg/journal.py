@@ -40,10 +40,7 @@ class Journal:
     """
 
     def __init__(self, parts: Parts, key: Key, attempt: int, *, wall: Callable[[], float] = time.time) -> None:
-        self._parts = parts
-        self._key = key
-        self._attempt = attempt
-        self._wall = wall
+        self._parts, self._key, self._attempt, self._wall = parts, key, attempt, wall
 
     def add(self, seconds: float, **step: Any) -> None:
         """Stores one part; the stage that follows ends in ``seconds``. Raises StateError."""

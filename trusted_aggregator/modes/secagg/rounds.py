@@ -107,12 +107,9 @@ class SecAggRounds:
         self._limits = SessionLimits() if limits is None else limits
         self._held_until = -math.inf
         self._memory = Memory(self._limits.memory, held=self._is_held)
-        self._state = state
-        self._parts = parts
-        self._log = log
+        self._state, self._parts, self._log = state, parts, log
         self._pace = Pace() if pace is None else pace
-        self._clock = clock
-        self._wall = wall
+        self._clock, self._wall = clock, wall
         self._rosters = {hash_of(roster): frozenset(roster) for roster in rosters}
         self._lock = threading.Lock()
         self._rounds: dict[Key, _Open] = {}

@@ -44,9 +44,7 @@ class SecureAggregationService:
     """The sessions of ``rounds`` for devices that ``admission`` admits; without it, strangers may enter them."""
 
     def __init__(self, rounds: SecAggRounds, *, admission: WithToken | None = None, wait: float = WAIT_SECONDS) -> None:
-        self._rounds = rounds
-        self._admission = admission
-        self._wait = wait
+        self._rounds, self._admission, self._wait = rounds, admission, wait
         self._waiting = threading.BoundedSemaphore(MOST_WAITING)
         self._streams = Backpressure(
             at_once=_MOST_STREAMS,

@@ -83,8 +83,7 @@ class LiveSession:
         self._config_sha256 = hashlib.sha256(configuration.data).digest()
         self._roster = roster
         self._goal = min(goal, configuration.ring.maximum)
-        self._pace = pace
-        self._clock = clock
+        self._pace, self._clock = pace, clock
         self._limits = SessionLimits() if limits is None else limits
         self._memory = Memory(self._limits.memory) if memory is None else memory
         self._reserved = 0

@@ -21,8 +21,7 @@ class ImageFinder:  # stands alone: without the base class, and so without the t
     """
 
     def __init__(self, modules: dict[str, tuple[bytes, bool]], extensions: dict[str, int]) -> None:
-        self._modules = modules
-        self._extensions = extensions
+        self._modules, self._extensions = modules, extensions
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """The spec of a module of the image; None if it has no such module."""

@@ -54,9 +54,7 @@ class EmulatedVendor:
     def __init__(
         self, root: x509.Certificate, key: ec.EllipticCurvePrivateKey, clock: Callable[[], float] = time.time
     ) -> None:
-        self._root = root
-        self._key = key
-        self._clock = clock
+        self._root, self._key, self._clock = root, key, clock
 
     @classmethod
     def open(cls, folder: Path, *, clock: Callable[[], float] = time.time) -> EmulatedVendor:
