@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,17 +194,27 @@ def check(
     bad = 0 if reading is None or columns.get("on_error") == "skip" else reading.bad.total
     if json:
         print_json(checked.to_json() | ({} if usable is None else {"usable": usable.to_json()}))
-        raise typer.Exit(int(bad > 0))
-    print_text("\n".join(_check_lines(checked)))
-    if usable is not None:
-        print_text("\n".join(["", *usable.lines()]))
+    else:
+        lines = _check_lines(checked) + ([] if usable is None else ["", *usable.lines()])
+        _print_check(lines, bad, columns, written, lambda columns: _next_steps(checked, data, columns, output))
+    raise typer.Exit(int(bad > 0))
+
+
+def _print_check(
+    lines: list[str],
+    bad: int,
+    columns: dict[str, Any],
+    written: list[Path] | None,
+    steps: Callable[[dict[str, Any]], list[str]],
+) -> None:
+    """Prints what a check found and wrote, and the ``steps`` that follow with the options that the table needs."""
+    print_text("\n".join(lines))
     if bad:
         print_text("note: other commands refuse a table with bad rows: mend them, or pass --on-error skip")
         columns = columns | {"on_error": "skip"}
     if written is not None:
         print_text(f"\nwritten: {', '.join(map(str, written))}")
-    print_text("\nnext:\n" + "\n".join(f"  {line}" for line in _next_steps(checked, data, columns, output)))
-    raise typer.Exit(int(bad > 0))
+    print_text("\nnext:\n" + "\n".join(f"  {line}" for line in steps(columns)))
 
 
 def _skipping(data: str, columns: dict[str, Any]) -> dict[str, Any]:
@@ -314,14 +324,14 @@ def check_examples(data: str, columns: dict[str, Any], *, output: Path | None, j
     bad = _status(table, columns)
     if json:
         print_json(checked.to_json())
-        return bad
-    print_text("\n".join(_lines(checked)))
-    if bad:
-        print_text("note: other commands refuse a table with bad rows: mend them, or pass --on-error skip")
-        columns = columns | {"on_error": "skip"}
-    if written is not None:
-        print_text(f"\nwritten: {written}")
-    print_text("\nnext:\n" + "\n".join(f"  {line}" for line in _next_labelled_steps(checked, data, columns, written)))
+    else:
+        _print_check(
+            _lines(checked),
+            bad,
+            columns,
+            None if written is None else [written],
+            lambda columns: _next_labelled_steps(checked, data, columns, written),
+        )
     return bad
 
 
