@@ -105,6 +105,7 @@ lint: $(VENV)/dev ## Check style, types, protos, and that the generated code is 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.toml
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code protos
 	$(BIN)/buf breaking --against $(BASELINE)

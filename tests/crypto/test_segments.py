@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from odp.crypto import hpke, segments
+from odp.crypto import domains, hpke
 from odp.crypto.hpke import DecryptionError, HpkeKey
 from odp.crypto.segments import SEGMENT_BYTES, is_large, open_segments, seal_segments, sealed_bytes
 from odp.errors import ConfigurationError
@@ -91,7 +91,7 @@ def test_another_context_or_key_does_not_open(key: HpkeKey) -> None:
 def test_a_wrapped_key_of_another_length_does_not_open(key: HpkeKey) -> None:
     """AES would take 16 bytes as well; the head's length leaves room for 32 alone."""
     sealed = hpke.seal(key.public, bytes(16), INFO)
-    content = AESGCM(bytes(16)).encrypt(bytes(12), bytes(16), segments.segment_aad(0, last=True))
+    content = AESGCM(bytes(16)).encrypt(bytes(12), bytes(16), domains.segment_aad(0, last=True))
     with pytest.raises(DecryptionError):
         open_segments(key, sealed + content, INFO)
 

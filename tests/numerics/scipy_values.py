@@ -10,6 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def sampled_epsilons() -> Iterator[Value]:
         yield f"cap {name}", cap
         yield f"capped {name}", composition.epsilon({capped: rounds}, delta_left=delta, interval=1e-3)
         yield f"overflow {name}", composition.overflow_delta({capped: rounds})
-    mixed = {
+    mixed: dict[Any, int] = {
         SampledRound((GaussianRelease("x", 1.0, sigma, 1),), Sampling(q, 10_000, cap)): rounds
         for q, sigma, cap, rounds in ((0.03, 1.0, 10_000, 20), (0.1, 1.2, 1_200, 30))
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_unused_bits_of_a_key_have_to_be_zero() -> None:
 
 
 @pytest.mark.parametrize("places", [[-1], [10], [0.5], [[1]]])
-def test_a_place_that_is_not_one_is_refused(places: list[object]) -> None:
+def test_a_place_that_is_not_one_is_refused(places: list[Any]) -> None:
     with pytest.raises(ConfigurationError, match="from 0 to 9"):
         dpf.generate(places, 10, random_bytes=Stream(0))
 

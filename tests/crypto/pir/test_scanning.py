@@ -50,11 +50,11 @@ def test_layouts_of_one_bucket_are_scanned_to_the_same_bytes(rows: int, lines: i
 
 
 def test_more_rows_than_masks_are_stored_for_are_scanned_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_inputs = inputs(1000, 2, 2)
-    whole = scanning.scan(*given_inputs, COUNT, compiled=False)
+    records, buckets, bits, shares = inputs(1000, 2, 2)
+    whole = scanning.scan(records, buckets, bits, shares, COUNT, compiled=False)
     monkeypatch.setattr(scanning, "MASKS", 100)
     for compiled in (True, False):
-        assert np.array_equal(scanning.scan(*given_inputs, COUNT, compiled=compiled), whole)
+        assert np.array_equal(scanning.scan(records, buckets, bits, shares, COUNT, compiled=compiled), whole)
 
 
 def test_all_shares_leave_one_trace() -> None:

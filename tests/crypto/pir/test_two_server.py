@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def database(rows: np.ndarray, keys: int) -> pir.Database:
     return pir.Database.of(rows, keys=keys, seed=SEED, table_sha256=HASH)
 
 
-def fetch(served: pir.Database, keys: object, *, compiled: bool = True) -> np.ndarray:
+def fetch(served: pir.Database, keys: Any, *, compiled: bool = True) -> np.ndarray:
     leader, helper, secret = pir.query(keys, pir.Shape.from_bytes(served.shape.to_bytes()))
     first = pir.answer(served, leader, pad_seed=None, compiled=compiled)
     second = pir.answer(served, helper, pad_seed=secret.pad_seed, compiled=compiled)
@@ -270,7 +271,7 @@ def test_the_helper_answers_under_a_pad_only() -> None:
 
 
 @pytest.mark.parametrize("keys", [[-1], [700], [0.5], [[1]], ["1"]])
-def test_a_key_that_is_no_row_is_refused_and_not_printed(keys: list[object]) -> None:
+def test_a_key_that_is_no_row_is_refused_and_not_printed(keys: list[Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"whole numbers from 0 to 699$"):
         pir.query(keys, database(table(700, 20), 6).shape)
 
@@ -297,7 +298,7 @@ def test_rows_that_are_no_table_are_refused(rows: np.ndarray) -> None:
         ({"keys": MOST_KEYS + 1}, "keys=513"),
     ],
 )
-def test_a_shape_out_of_range_is_refused(change: dict[str, object], message: str) -> None:
+def test_a_shape_out_of_range_is_refused(change: dict[str, Any], message: str) -> None:
     given_values = {"keys": 3, "seed": SEED, "table_sha256": HASH, **change}
     with pytest.raises(ConfigurationError, match=message):
         pir.Database.of(table(5, 5), **given_values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent import futures
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def by_counter_mode(seed: bytes, info: bytes, length: int) -> bytes:
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
 @pytest.mark.parametrize("size", [0, 1, 5, CHUNK_BYTES // 8, CHUNK_BYTES // 4 + 3, 100_003])
-def test_a_mask_is_the_standards_keystream(dtype: type, size: int) -> None:
+def test_a_mask_is_the_standards_keystream(dtype: Any, size: int) -> None:
     vector = np.zeros(size, dtype=dtype)
     add_masks(vector, plus=[bytes(range(32))], info=b"session")
     expected = np.frombuffer(
@@ -42,7 +43,7 @@ def test_a_mask_is_the_standards_keystream(dtype: type, size: int) -> None:
 @settings(deadline=None)
 @given(SEEDS, SEEDS, st.integers(0, 70_000), st.sampled_from([np.uint32, np.uint64]), st.integers(0, 2**32 - 1))
 def test_what_is_added_is_taken_away_by_the_same_seeds(
-    plus: list[bytes], minus: list[bytes], size: int, dtype: type, start: int
+    plus: list[bytes], minus: list[bytes], size: int, dtype: Any, start: int
 ) -> None:
     original = np.random.default_rng(start).integers(0, np.iinfo(dtype).max, size, dtype=dtype, endpoint=True)
     vector = original.copy()

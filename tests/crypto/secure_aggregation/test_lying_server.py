@@ -46,7 +46,8 @@ def refused(client: Client, call: Callable[[], object], match: str, error: type[
     with pytest.raises(error, match=match):
         call()
     assert client.state is State.ABORTED
-    assert client._live_secrets is client._identity is None
+    assert client._live_secrets is None
+    assert client._identity is None
     assert not client._inbox
 
 

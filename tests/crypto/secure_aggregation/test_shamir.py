@@ -92,8 +92,8 @@ def test_compiled_and_numpy_arithmetic_agree_bit_for_bit(seed: int) -> None:
     for module, values, each in zip((shamir, kernels), found, weights, strict=True):
         module.evaluate(coefficients, points, values)
         module.weights_at_zero(points, each)
-    assert np.array_equal(*found)
-    assert np.array_equal(*weights)
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(weights[0], weights[1])
     assert int(found[0].max()) < shamir.PRIME
 
 

@@ -59,10 +59,10 @@ def test_masks() -> None:
         assert made[-8:].hex() == case["last"]
         assert hashlib.sha256(made).hexdigest() == case["sha256"]
     for case in vectors["unequal"]:
-        made = [np.zeros(8, dtype=np.uint32) for _ in case["seeds"]]
-        for vector, seed in zip(made, case["seeds"], strict=True):
+        masked = [np.zeros(8, dtype=np.uint32) for _ in case["seeds"]]
+        for vector, seed in zip(masked, case["seeds"], strict=True):
             add_masks(vector, plus=[bytes.fromhex(seed)], info=bytes.fromhex(case["info"]))
-        assert not np.array_equal(*made)
+        assert not np.array_equal(masked[0], masked[1])
 
 
 @pytest.mark.parametrize("seed", read("keystream")["refused_seeds"])

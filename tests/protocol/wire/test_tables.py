@@ -40,7 +40,7 @@ def test_the_layout_is_row_major_little_endian_float32_whatever_the_array_is() -
     expected = b"".join(np.float32(value).tobytes() for value in _ROWS.ravel())
     assert _BYTES["items"] == expected
     assert table_bytes(TableValues("items", np.asfortranarray(_ROWS), True)) == expected
-    assert table_bytes(TableValues("items", _ROWS.astype(">f4"), True)) == expected  # type: ignore[arg-type]
+    assert table_bytes(TableValues("items", _ROWS.astype(">f4"), True)) == expected
 
 
 def test_the_manifest_names_shapes_and_hashes() -> None:
@@ -98,7 +98,7 @@ def test_slices_are_the_rows_that_were_asked_for_without_the_padding() -> None:
     found = slices_from(_MANIFEST, keys, _selected([1, 4, 6], padding=5))
     np.testing.assert_array_equal(found.rows, _ROWS[keys])
     np.testing.assert_array_equal(found.dense["dense"], _DENSE)
-    assert (found.version, found.keys.dtype, found.keys.tolist()) == (5, np.int64, [1, 4, 6])
+    assert (found.version, found.keys.dtype, found.keys.tolist()) == (5, np.dtype(np.int64), [1, 4, 6])
 
 
 @pytest.mark.parametrize(

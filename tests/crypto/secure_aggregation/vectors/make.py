@@ -120,7 +120,7 @@ def shares_of(secret: bytes, points: list[int], threshold: int, random: bytes) -
 
 def shamir_vectors() -> dict[str, Any]:
     read = stream("shamir")
-    cases = []
+    cases: list[dict[str, Any]] = []
     for secret, points, threshold in (
         (bytes(32), [1, 2], 2),
         (b"\xff" * 32, [1, 2, 3], 2),
