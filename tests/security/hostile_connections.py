@@ -1,9 +1,9 @@
 """A program that plays hostile connections of a listener, in frames that it makes itself (RFC 9113).
 
-``python hostile_connections.py ADDRESS CA COUNT KIND SECONDS SOURCES`` opens COUNT connections from SOURCES loopback
-addresses, 127.0.1.1 and on, or from 127.0.0.1 where SOURCES is 0, and sends on each what KIND names. It prints a line
-once the first bytes of all are sent, or after two seconds. One that is ended connects again, for SECONDS from then on;
-the last line has the number of connections with TLS, and the bytes that were sent on them.
+``python hostile_connections.py ADDRESS CA COUNT KIND SECONDS SOURCES [NICE]`` opens COUNT connections from SOURCES
+loopback addresses, 127.0.1.1 and on, or from 127.0.0.1 where SOURCES is 0, and sends on each what KIND names. It prints
+a line once the first bytes of all are sent, or after two seconds. One that is ended connects again, for SECONDS from
+then on; the last line has the number of connections with TLS, and the bytes that were sent on them.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def attack(kind: str) -> Iterator[bytes]:
 
 def main() -> None:
     """Attacks until the time is over."""
-    address, ca, count, kind, seconds, sources = sys.argv[1:]
-    os.nice(19)  # it stands for other machines, which take no processor from the listener
+    address, ca, count, kind, seconds, sources, *nice = sys.argv[1:]
+    os.nice(int(nice[0]) if nice else 19)  # it stands for other machines, which take no processor from the listener
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=ca)
     context.set_alpn_protocols(["h2"])

@@ -1,10 +1,11 @@
-"""A listener of two calls, here or in a process of its own that nobody attacks: what a busy machine alone costs."""
+"""A listener of two calls, here or in a process of its own: what a busy machine alone costs, and what a guard costs."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import grpc
 
 from odp._system.files.state_folder import StateFolder
+from odp.transport import service
 from odp.transport.service import RunningServer, serve
 from odp.transport.tls import development_identity
 
@@ -44,24 +46,39 @@ def listening(folder: Path, **settings: Any) -> Iterator[RunningServer]:
 
 
 @contextlib.contextmanager
-def in_another_process(folder: Path) -> Iterator[str]:
-    """The address of such a listener in a process of its own."""
+def in_another_process(folder: Path, *, guarded: bool = True) -> Iterator[str]:
+    """The address of such a listener in a process of its own, which nobody attacks."""
+    with timed_in_another_process(folder, guarded=guarded) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def timed_in_another_process(folder: Path, *, guarded: bool) -> Iterator[tuple[str, Callable[[], float]]]:
+    """The same, with a function of the seconds of a processor that this process has used."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(folder, there), daemon=True)
+    process = context.Process(target=_serve, args=(folder, there, guarded), daemon=True)
     process.start()
     there.close()
+
+    def used() -> float:
+        here.send("used")
+        return float(here.recv())
+
     try:
         assert here.poll(60.0), "the other process did not start"
-        yield here.recv()
+        yield here.recv(), used
     finally:
         here.close()  # it stops then
         process.join(20.0)
         process.kill()
 
 
-def _serve(folder: Path, test: Connection) -> None:
+def _serve(folder: Path, test: Connection, guarded: bool) -> None:
+    if not guarded:
+        service.Guard = lambda *_: None  # type: ignore[misc, assignment]
     with listening(folder) as running:
         test.send(running.address)
         with contextlib.suppress(EOFError):
-            test.recv()
+            while test.recv():
+                test.send(time.process_time())

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,11 @@ MEBIBYTES_OF_ADDRESSES = 448
 #: One byte of a header that refers to an earlier one takes a hundred of memory (N384): 110 to 1,400, as above.
 REFERRING = ("indexed", "held", "answered")
 MEBIBYTES_OF_REFERENCES = 2048
+#: Of the test of the 99th percentile: few seconds, as each period has one wave of handshakes.
+P99_KINDS = ("headers", "pings", "resets")
+P99_PERIODS, P99_SECONDS = 5, 20.0
+#: Of each listener in a period, for a percentile.
+LEAST_CALLS = 200
 
 
 @pytest.fixture
@@ -56,12 +61,12 @@ class Listener:
         return stack.enter_context(connect(self.running.address, self.ca))
 
     def attack(
-        self, kind: str, count: int, sources: int, seconds: float, stack: contextlib.ExitStack
+        self, kind: str, count: int, sources: int, seconds: float, stack: contextlib.ExitStack, *, nice: int = 19
     ) -> subprocess.Popen[str]:
         """Hostile connections in a process of their own."""
         program = [sys.executable, str(Path(hostile_connections.__file__)), self.running.address, str(self.ca)]
         process = subprocess.Popen(
-            [*program, str(count), kind, str(seconds), str(sources)], stdout=subprocess.PIPE, text=True
+            [*program, str(count), kind, str(seconds), str(sources), str(nice)], stdout=subprocess.PIPE, text=True
         )
         stack.enter_context(process)
         stack.callback(process.kill)
@@ -126,6 +131,91 @@ def test_r359_bytes_that_no_call_explains_cost_little_memory_and_delay_nobody(
     assert len(delayed) <= 3 + sources // 10 + 0.01 * len(attacked), (delayed, usual, len(attacked))
     assert most[0] - before <= (MEBIBYTES_OF_ADDRESSES if sources else MEBIBYTES)
     assert _took(honest), "the honest connection is the same"
+
+
+def _took_or_failed(method: Any) -> float:
+    """A call that fails, for lack of a processor, counts as one that takes as long as a call may."""
+    try:
+        return _took(method)
+    except grpc.RpcError:
+        return 30.0
+
+
+def _p99(methods: tuple[Any, Any], goes_on: Callable[[], bool]) -> tuple[float, ...]:
+    """The 99th percentiles of the seconds of calls to both listeners in turn, and the number of calls to each."""
+    took = [[_took_or_failed(method) for method in methods] for _ in iter(goes_on, False)]
+    return *(float(one) for one in np.percentile(took, 99, axis=0)), float(len(took))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", P99_KINDS)
+def test_r359_beside_48_hostile_connections_the_p99_of_an_honest_client_is_at_most_twice_the_quiet_one(
+    kind: str, tmp_path: Path, stack: contextlib.ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Quiet and attacked periods in turn: what a listener that nobody attacks is slower by at the same moments is the
+    machine's, and the hostile program's share of its processors.
+    """
+    listener = Listener(tmp_path, stack)
+    elsewhere = stack.enter_context(quiet_listener.in_another_process(tmp_path / "elsewhere"))
+    other = stack.enter_context(connect(elsewhere, tmp_path / "elsewhere" / "ca" / "ca.pem"))
+    methods = (listener.channel(stack).unary_unary(UNARY), other.unary_unary(UNARY))
+    before, slower, lines = _resident_mebibytes(), [], []
+    with _most_memory() as most:
+        for _ in range(4 * P99_PERIODS):
+            until = time.monotonic() + P99_SECONDS
+            quiet = _p99(methods, lambda until=until: time.monotonic() < until)  # type: ignore[misc]
+            # On a busy machine a program that is nice to others would hardly attack.
+            hostile = listener.attack(kind, CONNECTIONS, 0, P99_SECONDS, stack, nice=0)
+            attacked = _p99(methods, lambda hostile=hostile: hostile.poll() is None)  # type: ignore[misc]
+            assert hostile.stdout is not None
+            opened, sent = map(int, hostile.stdout.read().split()[1:])
+            if sent < 2**19 or min(quiet[2], attacked[2]) < LEAST_CALLS:
+                continue  # a machine that is too busy for an attack, or for a percentile
+            slower.append(tuple(a / b for a, b in zip(attacked[:2], quiet[:2], strict=True)))
+            lines.append(
+                f"{kind:8} p99 quiet {1e3 * quiet[0]:6.1f} ms, attacked {1e3 * attacked[0]:6.1f} ms; of the listener "
+                f"aside {1e3 * quiet[1]:6.1f} and {1e3 * attacked[1]:6.1f} ms; {opened} connections, {sent >> 10} KiB"
+            )
+            if len(slower) == P99_PERIODS:
+                break
+    assert len(slower) == P99_PERIODS, "this machine is too busy for an attack"
+    times, machine = np.median(slower, axis=0)
+    lines.append(f"{kind:8} medians: {times:.2f} times, aside {machine:.2f}; {most[0] - before:.0f} MiB at most")
+    with capsys.disabled():
+        sys.stdout.write("\n" + "\n".join(lines) + "\n")
+    assert times <= 2.0 * max(1.0, float(machine))
+    assert most[0] - before <= MEBIBYTES
+
+
+@pytest.mark.proof
+def test_r359_the_guard_takes_at_most_a_twentieth_of_the_processor_time_of_ingest(
+    tmp_path: Path, stack: contextlib.ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A guard works per second, not per call: on a busy machine, which answers few calls, it looks costlier."""
+    timed = []
+    for guarded in (True, False):
+        folder = tmp_path / str(guarded)
+        address, used = stack.enter_context(quiet_listener.timed_in_another_process(folder, guarded=guarded))
+        channels = [stack.enter_context(connect(address, folder / "ca" / "ca.pem")) for _ in range(8)]
+        timed.append(([channel.unary_unary(UNARY) for channel in channels], used))
+    upload = bytes(16 * 2**10)
+    pool = stack.enter_context(ThreadPoolExecutor(8))
+
+    def seconds(methods: list[Any], used: Callable[[], float]) -> tuple[float, float]:
+        before, started = used(), time.perf_counter()
+        list(pool.map(lambda number: methods[number % 8](upload, timeout=60.0), range(4000)))
+        return used() - before, time.perf_counter() - started
+
+    for methods, used in timed:
+        seconds(methods, used)  # new connections are looked at more often
+    (guarded, _), (bare, took) = np.min([[seconds(*one) for one in timed] for _ in range(7)], axis=0)
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n4,000 uploads of 16 KiB in {took:.1f} s: {guarded:.3f} s of a processor with a guard, {bare:.3f} s "
+            "without one\n"
+        )
+    # Ingest at its fastest keeps a processor busy.
+    assert guarded - bare <= 0.05 * max(bare, took)
 
 
 @pytest.mark.proof
