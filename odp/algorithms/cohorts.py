@@ -9,6 +9,8 @@ from odp.v1 import common_pb2
 
 #: Blocks of equal rounds that a schedule has at most.
 MOST_BLOCKS = 256
+#: Different rounds of a task with sampling: a tenth of a second of a processor goes into the epsilon of each.
+MOST_SAMPLED_BLOCKS = 12
 
 
 def goal_of(cohort: common_pb2.CohortTerms, round: int) -> int:

@@ -15,6 +15,10 @@ _MOST_ROUNDS = 2**40
 # which would take memory in proportion to epsilon.
 _COARSE_ERROR = 0.1
 _LARGEST_FACTOR = 1e6
+# Different sampled rounds whose plan is judged at the fine discretisation, at half a second each, and whose refusal
+# has a factor of noise, for which ten coarse computations are made.
+_MOST_EXACT = 1
+_SAMPLED_PRECISION = 1e-2
 
 
 def epsilon_within(
@@ -48,6 +52,25 @@ def require_budget(
     """Returns if ``events`` fits; as ``epsilon_within``, but faster if sampled rounds clearly fit."""
     if accounting.epsilon(_and(spent, events), delta=delta, interval=composition.COARSE_INTERVAL) > budget:
         epsilon_within(who, spent, events, budget=budget, delta=delta)
+
+
+def require_plan(who: str, spent: Mapping[Event, int], events: Sequence[Event], *, budget: float, delta: float) -> None:
+    """As ``require_budget``, in bounded time, of all that a task will spend.
+
+    Several different sampled rounds have to fit by the coarse discretisation, which is never below. Each of their
+    rounds fits by it then, too.
+    """
+    total = _and(spent, events)
+    after = accounting.epsilon(total, delta=delta, interval=composition.COARSE_INTERVAL)
+    if after <= budget:
+        return
+    if plan_interval(total) is None:
+        epsilon_within(who, spent, events, budget=budget, delta=delta)
+        return
+    raise BudgetExceeded(
+        f"The budget of {who} is epsilon={budget:g} at delta={delta:g}: with what is spent, this plan would make it "
+        f"{after:.6g}; take more noise, or fewer rounds"
+    )
 
 
 def rounds_possible(spent: Mapping[Event, int], each: Sequence[Event], *, budget: float, delta: float) -> int:
@@ -88,7 +111,7 @@ def first_rounds_within(blocks: Sequence[tuple[int, Sequence[Event]]], *, budget
     """The most rounds, from the first one on, that are within the budget; 0 where the first one is not.
 
     Epsilon never falls with further rounds, so the search is a bisection, at the coarse discretisation; its answer is
-    made exact at the end.
+    made exact at the end, unless several different rounds are sampled (``require_plan``).
 
     Args:
         blocks: in order, (rounds, events of each of them).
@@ -96,13 +119,14 @@ def first_rounds_within(blocks: Sequence[tuple[int, Sequence[Event]]], *, budget
     """
     total = sum(rounds for rounds, _ in blocks)
 
-    def fits(rounds: int, interval: float | None) -> bool:
+    def fits(rounds: int, *, coarse: bool) -> bool:
         left, counts = rounds, Counter[Event]()
         for length, events in blocks:
             for event in events if left else ():
                 counts[event] += min(left, length)
             left -= min(left, length)
         try:
+            interval = composition.COARSE_INTERVAL if coarse else plan_interval(counts)
             return accounting.epsilon(counts, delta=delta, interval=interval) <= budget
         except PrivacyError:  # delta is used up
             return False
@@ -110,10 +134,16 @@ def first_rounds_within(blocks: Sequence[tuple[int, Sequence[Event]]], *, budget
     low, high = 0, total + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle, composition.COARSE_INTERVAL) else (low, middle)
-    while low < total and fits(low + 1, None):
+        low, high = (middle, high) if fits(middle, coarse=True) else (low, middle)
+    while low < total and fits(low + 1, coarse=False):
         low += 1
     return low
+
+
+def plan_interval(events: Iterable[Event]) -> float | None:
+    """The discretisation at which a plan of these different events is judged in the end; None for that of a claim."""
+    several = sum(isinstance(event, SampledRound) for event in set(events)) > _MOST_EXACT
+    return composition.COARSE_INTERVAL if several else None
 
 
 def _and(spent: Mapping[Event, int], events: Iterable[Event]) -> Counter[Event]:
@@ -147,7 +177,8 @@ def _way_out(spent: Mapping[Event, int], wanted: Sequence[Event], *, budget: flo
         low, high = high, 2.0 * high
         if high > _LARGEST_FACTOR:
             return "the budget is used up: no noise makes it fit"
-    while high - low > 1e-3 * high:
+    precision = _SAMPLED_PRECISION if any(isinstance(event, SampledRound) for event in (*spent, *wanted)) else 1e-3
+    while high - low > precision * high:
         middle = 0.5 * (low + high)
         low, high = (low, middle) if fits(middle) else (middle, high)
     return f"with {math.ceil(1000 * high) / 1000:.3f} times the noise it would fit"

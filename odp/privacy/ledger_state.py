@@ -266,11 +266,12 @@ class LedgerState:
 
     def require_budget(
         self, *, task_id: str, events: Sequence[LedgerEvent], population_size: int, task_budget: Budget,
-        population_budget: Budget, promised: Sequence[LedgerEvent] = (),
+        population_budget: Budget, promised: Sequence[LedgerEvent] | None = None,
     ) -> None:  # fmt: skip
-        """Returns if ``events`` could be charged now, in one round or in many; charges nothing (rule P29).
+        """Returns if ``events`` could be charged now; charges nothing (rule P29).
 
-        ``promised`` count as spent by the population: charges that other tasks under way have not made yet.
+        With ``promised``, ``events`` are all that a task has left (``budget_check.require_plan``). ``promised`` are
+        charges that other tasks under way have not made yet; they count as spent by the population.
 
         Raises:
             BudgetExceeded, PrivacyError, ConfigurationError: as ``charge``.
@@ -284,8 +285,9 @@ class LedgerState:
                 f"{whose}, with what its tasks under way will spend,",
                 Counter(spent) + Counter(charged(promised)),
             )
+        judge = budget_check.require_budget if promised is None else budget_check.require_plan
         for who, before, limit in (task_claim, (whose, spent, budget)):
-            budget_check.require_budget(who, before, charged(events), budget=limit.epsilon, delta=limit.delta)
+            judge(who, before, charged(events), budget=limit.epsilon, delta=limit.delta)
 
     def advance(self, *, task_id: str, round: int, state: ReleaseState, release_sha256: bytes = b"") -> Entry | None:
         """The entry that brings a release into its next state; None if it is there already.

@@ -1036,6 +1036,8 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r367_a_number_that_no_field_can_mean_is_refused_in_fields_that_are_not_read"),
         ("R368", "the largest tasks there can be, to take time and memory",
          "security/test_refusals.py::test_r368_the_largest_definitions_take_two_seconds_and_100_mib_to_judge"),
+        ("R368", "many different sampled rounds, and a budget that is nearly used up",
+         "security/test_refusals.py::test_r368_sampled_rounds_take_two_seconds_to_judge_wherever_the_budget_is"),
         ("R423", "the longest trees", "security/test_refusals.py::"
          "test_r423_the_longest_trees_take_two_seconds_to_judge"),
         ("R368", "the longest stream with masks",

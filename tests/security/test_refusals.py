@@ -15,6 +15,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,15 @@ from trust.log.world import CHARTER, DEVELOPER, LogWorld
 import odp
 from device_runtime.tasks.assignment import open_model
 from device_runtime.tasks.local_assignment import LocalAssignmentReader
+from odp.algorithms.cohorts import MOST_BLOCKS, MOST_SAMPLED_BLOCKS
 from odp.algorithms.dpftrl.query import MOST_TREE_ROUNDS
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
-from odp.errors import ConfigurationError, OdpError, OutOfResources
+from odp.errors import BudgetExceeded, ConfigurationError, OdpError, OutOfResources
+from odp.privacy import accounting, composition
 from odp.privacy.matrix import encoding
 from odp.refusing import UnforeseenRefusal, refusing
-from odp.signed.task import open_manifest, open_task, sign_manifest, task_sha256
+from odp.signed.task import open_manifest, open_task, sign_manifest, sign_task, task_sha256
 from odp.trust.enclave.reference_values import ReferenceValues
 from odp.trust.log.entries import TaskEntry, decode
 from odp.trust.log.records import Records
@@ -310,6 +313,56 @@ def test_r423_the_longest_trees_take_two_seconds_to_judge(most: int, separation:
     signed, start = hostile.signed(definition), time.thread_time()
     at_the_enclave(signed)
     assert time.thread_time() - start < 2.0
+
+
+def _sampled(schedule: list[tuple[int, int]]) -> common_pb2.TaskDefinition:
+    """A sampled training by a schedule of cohorts."""
+    return odp.Task(
+        name="kinds", model=odp.Glm("multinomial", features=4, classes=3),
+        data=odp.Examples({"x": odp.Tensor((4,), -1, 1)}, label="kind"),
+        privacy=odp.UserLevelDP(epsilon=100.0, delta=1e-5),
+        training=odp.DPFedAvg(
+            rounds=sum(rounds for rounds, _ in schedule), noise_multiplier=5.0, cohort_schedule=schedule
+        ),
+        cohort=odp.Cohort(minimum=10, goal=400, sampling="enclave_poisson", most_contributions=1000),
+    ).definition()  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beyond", [-0.001, 0.01, 0.5])
+@pytest.mark.parametrize(("blocks", "rounds"), [(1, 10_000), (MOST_SAMPLED_BLOCKS, 80)])
+def test_r368_sampled_rounds_take_two_seconds_to_judge_wherever_the_budget_is(
+    blocks: int, rounds: int, beyond: float, make_world: Callable[..., Any]
+) -> None:
+    """Each different round has an epsilon of its own to compute, in ten times the time where it nearly fits."""
+    world = make_world(minimum=10)
+    definition = _sampled([(rounds, 10 + number) for number in range(blocks)])
+    definition.population, definition.developer_key = "new", world.developer.public
+    task = OpenedTask.open(sign_task(definition, world.developer))
+    events = Counter(event for number in range(task.planned) for event in task.charges(number))
+    spent = accounting.epsilon(events, delta=1e-5, interval=composition.COARSE_INTERVAL)
+    definition.privacy.epsilon = spent - beyond
+    for cache in (composition._composed, composition._one_round):
+        cache.cache_clear()
+    start = time.thread_time()
+    with pytest.raises(BudgetExceeded, match="was not started") if beyond > 0 else contextlib.nullcontext():
+        world.core.check_task(sign_task(definition, world.developer))
+    assert time.thread_time() - start < 2.0
+
+
+def test_r368_more_different_sampled_rounds_are_refused_before_an_epsilon_is_computed() -> None:
+    definition = _sampled([(1, 10 + number) for number in range(MOST_SAMPLED_BLOCKS)])
+    definition.population, definition.developer_key = "people", hostile.KEY.public
+    open_task(hostile.signed(definition))
+    last, block = definition.cohort.schedule[-1], definition.fedavg.blocks[-1]
+    for number in range(MOST_BLOCKS - MOST_SAMPLED_BLOCKS):
+        definition.cohort.schedule.add(
+            rounds=1, goal=last.goal, probability=last.probability - number / 1e5, cap=last.cap
+        )
+        definition.fedavg.blocks.add().CopyFrom(block)
+    for opens in (at_a_device, at_the_enclave, at_the_server):
+        with pytest.raises(ConfigurationError, match=f"at most {MOST_SAMPLED_BLOCKS} different rounds"):
+            opens(hostile.signed(definition))
 
 
 def test_r368_columns_that_are_alike_are_one_number_in_memory() -> None:

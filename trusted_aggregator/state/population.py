@@ -165,16 +165,17 @@ class Population:
 
     def _require_paid(
         self, *, task_id: str, rounds: Sequence[Sequence[LedgerEvent]], budget: Budget, users: int, what: str,
-        promised: Sequence[Sequence[LedgerEvent]] = (),
+        promised: Sequence[Sequence[LedgerEvent]] | None = None,
     ) -> None:  # fmt: skip
-        of_task, others = ([event for events in some for event in events] for some in (rounds, promised))
+        of_task, others = ([event for events in some for event in events] for some in (rounds, promised or ()))
         _require_zero_out(of_task)
         ledger = self.ledger
-        self._require_room(ledger, rounds=len(rounds) + len(promised), events=[*of_task, *others], what=what)
+        self._require_room(ledger, rounds=len(rounds) + len(promised or ()), events=[*of_task, *others], what=what)
         try:
             ledger.require_budget(
                 task_id=task_id, events=of_task, population_size=self._users(users),
-                task_budget=budget, population_budget=self._budget, promised=others,
+                task_budget=budget, population_budget=self._budget,
+                promised=None if promised is None else others,
             )  # fmt: skip
         except BudgetExceeded as error:
             raise BudgetExceeded(f"{what} was not started: {error}") from error

@@ -26,7 +26,7 @@ from odp.models.examples import Examples
 from odp.models.local_training import LocalTraining
 from odp.models.trained import model_of, trained_models
 from odp.privacy import accounting, composition
-from odp.privacy.budget_check import first_rounds_within
+from odp.privacy.budget_check import first_rounds_within, plan_interval
 from odp.privacy.composition import truncation_cap
 from odp.privacy.events import Event, Sampling
 from odp.v1 import common_pb2
@@ -61,7 +61,7 @@ def require_planned(definition: common_pb2.TaskDefinition, *, noise_multiplier: 
             events[event] += rounds
     spent = accounting.epsilon(events, delta=privacy.delta, interval=composition.COARSE_INTERVAL)
     if spent > privacy.epsilon:
-        spent = accounting.epsilon(events, delta=privacy.delta)
+        spent = accounting.epsilon(events, delta=privacy.delta, interval=plan_interval(events))
     if spent <= privacy.epsilon:
         return
     fits = first_rounds_within(blocks, budget=privacy.epsilon, delta=privacy.delta)

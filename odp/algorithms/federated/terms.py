@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.algorithms.cohorts import MOST_BLOCKS, check_schedule
+from odp.algorithms.cohorts import MOST_BLOCKS, MOST_SAMPLED_BLOCKS, check_schedule, draw_of
 from odp.algorithms.dense.grid import Grid
 from odp.algorithms.dense.optimizers import OptimizerKind, ServerOptimizer
 from odp.algorithms.dense.rotated import RotatedGrid
@@ -129,6 +130,7 @@ class Terms:
             bound=joint_clip(bit=bit, spread=spread),
         )  # fmt: skip
         check_schedule(definition.cohort, rounds=sum(block.rounds for block in blocks))
+        _check_sampled(definition.cohort, blocks)
         return cls(
             model, examples, local, _optimizer(message.server), message.clip, message.cohort, blocks, adaptive, spread
         )
@@ -222,6 +224,21 @@ def _optimizer(message: federated_pb2.ServerOptimizerTerms) -> ServerOptimizer:
         second_moment=message.second_moment,
         adaptivity=message.adaptivity,
     )  # fmt: skip
+
+
+def _check_sampled(cohort: common_pb2.CohortTerms, blocks: Sequence[Block]) -> None:
+    """Raises ConfigurationError where the epsilon of rounds with sampling would take too long to judge."""
+    if not cohort.HasField("enclave_poisson"):
+        return
+    grids = [block.grid for block in blocks for _ in range(block.rounds)]
+    starts = {0, *itertools.accumulate(block.rounds for block in blocks)}
+    starts.update(itertools.accumulate(block.rounds for block in cohort.schedule))
+    different = {(draw_of(cohort, start), grids[start]) for start in starts if start < len(grids)}
+    if len(different) > MOST_SAMPLED_BLOCKS:
+        raise ConfigurationError(
+            f"Expected at most {MOST_SAMPLED_BLOCKS} different rounds in cohort_schedule and noise_schedule with "
+            f"sampling (got {len(different)}): take longer blocks"
+        )
 
 
 def _adaptive(message: federated_pb2.FederatedTraining) -> AdaptiveClip | None:
