@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # How often `odp up` looks whether an endorsement is to be made again; the server looks into the file every hour.
 _ENDORSE_SECONDS = 86_400.0
+#: Where a server listens, and where its clients look for one.
+_SERVER_ADDRESS = "127.0.0.1:7200"
 
 server_app = typer.Typer(help="Run the developer's server, which devices do not trust.", no_args_is_help=True)
 distributor_app = typer.Typer(help="Run the distributor, which gives devices the rows they need.", no_args_is_help=True)
@@ -337,7 +339,7 @@ def up(
     state: Annotated[Path, typer.Option(help="State folder of all services; made on first start.")] = Path("odp-state"),
     listen: Annotated[
         str, typer.Option(help="host:port to serve on; the port is the first of six consecutive ones.")
-    ] = "127.0.0.1:7200",
+    ] = _SERVER_ADDRESS,
     minimum_cohort: Annotated[int, typer.Option(help="Smallest number of contributions to any release.")] = 100,
     population_epsilon: Annotated[float, typer.Option(help="ε of all tasks of one population together.")] = 20.0,
     population_delta: Annotated[float, typer.Option(help="δ of all tasks of one population together.")] = 1e-5,
@@ -398,9 +400,11 @@ def up(
             out.print(f"{name:<12} {child.address:<22} log {child.log}")
         if with_helper:
             out.print(f"tasks may ask the helper: broadcast.helper_key = {services.helper_key}", soft_wrap=True)
+        # Clients take the first address of `odp up` unless they are given another one.
+        where = "" if services.server_address == _SERVER_ADDRESS else f"--server {services.server_address} "
         out.print(
-            f"ready at {services.server_address}: developers connect with --state {state}, devices with "
-            f"--services {state}. Ctrl-C stops all."
+            f"ready at {services.server_address}: developers connect with {where}--state {state}, devices with "
+            f"{where}--services {state}. Ctrl-C stops all."
         )
         supervisor = Supervisor(services, say=lambda line: out.print(line, soft_wrap=True))
         endorsed = time.monotonic()
