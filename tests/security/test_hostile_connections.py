@@ -188,7 +188,7 @@ def test_r359_beside_48_hostile_connections_the_p99_of_an_honest_client_is_at_mo
 
 
 @pytest.mark.proof
-def test_r359_the_guard_takes_at_most_a_twentieth_of_the_processor_time_of_ingest(
+def test_r359_the_guard_takes_at_most_a_twentieth_of_a_processor_beside_ingest(
     tmp_path: Path, stack: contextlib.ExitStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A guard works per second, not per call: on a busy machine, which answers few calls, it looks costlier."""
