@@ -15,7 +15,8 @@ import grpc
 from odp._validate import identifier, integer
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError
-from odp.protocol.catalogues.catalogue import Catalogue, named_in, require_named, versions_in
+from odp.protocol.catalogues.catalogue import Catalogue, versions_in
+from odp.protocol.catalogues.named import named_in, require_named
 from odp.protocol.catalogues.step import LARGEST_STEP, LARGEST_VERSION, SignedStep, Step, step_sha256
 from odp.transport.backpressure import Backpressure
 from odp.transport.call import progress

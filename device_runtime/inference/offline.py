@@ -45,7 +45,7 @@ from odp.errors import (
     TransparencyError,
 )
 from odp.numerics.arrays import Int64Array
-from odp.protocol.catalogues.catalogue import named_in
+from odp.protocol.catalogues.named import named_in
 from odp.protocol.wire.tables import broadcast_from
 from odp.serving.index_file import open_index
 from odp.serving.ranking import IndexedModel

@@ -20,14 +20,8 @@ from odp._system.files.private_files import make_folders
 from odp._system.files.state_folder import state_errors, write_atomically
 from odp.crypto.log_reasons import LogReason, refused
 from odp.errors import ConfigurationError, DataError, StateError
-from odp.protocol.catalogues.catalogue import (
-    LARGEST_CATALOGUE,
-    Catalogue,
-    NamedCatalogue,
-    block_of,
-    named_in,
-    versions_in,
-)
+from odp.protocol.catalogues.catalogue import LARGEST_CATALOGUE, Catalogue, block_of, versions_in
+from odp.protocol.catalogues.named import NamedCatalogue, named_in
 from odp.refusing import refusing
 from odp.v1 import common_pb2
 

@@ -27,7 +27,7 @@ from odp.crypto.public_keys import require_ed25519
 from odp.crypto.signing import SigningKey, verify
 from odp.errors import ConfigurationError
 from odp.protocol.aggregation import MODES, mode_of
-from odp.protocol.catalogues.catalogue import named_in
+from odp.protocol.catalogues.named import named_in
 from odp.protocol.wire.encoding import encoding_of
 from odp.refusing import refusing
 from odp.signed.broadcast.terms import check_broadcast, check_sizes

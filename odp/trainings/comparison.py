@@ -12,7 +12,8 @@ from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
 from odp.models.rated_items import RatedItems
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.protocol.catalogues.catalogue import Catalogue, NamedCatalogue, named_in
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.protocol.catalogues.named import NamedCatalogue, named_in
 from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
 

@@ -32,7 +32,8 @@ from odp.models.item_features import Float32Array
 from odp.models.warm_start import WarmStart, checked_keys
 from odp.privacy.accounting import epsilon, noised_coordinates
 from odp.privacy.events import Event
-from odp.protocol.catalogues.catalogue import Catalogue, named_in
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.protocol.catalogues.named import named_in
 from odp.tasks.task import Task
 from odp.trainings.charges import charges_of_task, payable, with_share
 from odp.trainings.comparison import Comparison, ReleasedTraining

@@ -19,7 +19,7 @@ from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.numerics.arrays import Float32Array, Int64Array
-from odp.protocol.catalogues.catalogue import named_in
+from odp.protocol.catalogues.named import named_in
 from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
 

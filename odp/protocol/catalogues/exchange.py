@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import grpc
 
 from odp.errors import ConfigurationError, ServiceError
-from odp.protocol.catalogues.catalogue import LARGEST_BLOCK, Catalogue, block_of, named_in, versions_in
+from odp.protocol.catalogues.catalogue import LARGEST_BLOCK, Catalogue, block_of, versions_in
+from odp.protocol.catalogues.named import named_in
 from odp.transport.backpressure import Patience
 from odp.transport.channel import CHUNK_BYTES, LONG_DEADLINE, SHORT_DEADLINE, call, read_stream
 from odp.v1 import catalogue_pb2, catalogue_pb2_grpc, common_pb2

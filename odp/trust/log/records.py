@@ -34,7 +34,8 @@ from odp.privacy.ledger_entry import Budget, entries_of
 from odp.privacy.ledger_entry import Entry as LedgerLine
 from odp.privacy.ledger_events import LedgerEvent, charged
 from odp.privacy.ledger_state import LedgerHead, LedgerState
-from odp.protocol.catalogues.catalogue import Catalogue, named_in, require_named
+from odp.protocol.catalogues.catalogue import Catalogue
+from odp.protocol.catalogues.named import named_in, require_named
 from odp.refusing import refusing
 from odp.signed.charter import Charter, check_founding, check_succession, open_charter
 from odp.signed.release import check_tensors
