@@ -42,14 +42,24 @@ from odp.trust.log.audit import audit
 from odp.trust.log.sources import LogServer
 from odp.v1 import common_pb2, server_pb2
 
-DEVICES = 60
-DATA = f"synthetic:n_users={DEVICES},n_items=20,ratings_per_user=8,seed=5"
+#: A few more than a cohort's minimum of 20: a round has a beginning, a middle and an end in which programs die.
+DEVICES = 30
 SECONDS = 300.0
 DEVICE_HOST = "devices"
 
+#: Between two questions: each costs this process and the server some milliseconds of processor.
+_POLL_SECONDS = 0.05
 _ENDED = re.compile(r"the (enclave|platform|platform process) ended")
 
 Found = TypeVar("Found")
+
+
+def data_of(count: int) -> str:
+    """Data of ``count`` devices, in the words of ``--data``."""
+    return f"synthetic:n_users={count},n_items=20,ratings_per_user=8,seed=5"
+
+
+DATA = data_of(DEVICES)
 
 
 def crashing_at(*points: str) -> list[str]:
@@ -339,7 +349,7 @@ class Platform:
                     return found
             except ServiceError:
                 pass
-            self._pause(0.02)
+            self._pause(_POLL_SECONDS)
         logs = "\n".join(f"{name}: {self.logged(name)[-1500:]}" for name in (*self.ports, DEVICE_HOST))
         return pytest.fail(f"{what} did not come in {SECONDS:.0f} s\n{logs}")
 
@@ -393,7 +403,7 @@ class Platform:
         assert [self.kept(round) for round in range(rounds)] == [0] * rounds, "contributions are erased"
 
 
-def a_task(*, rank: int = 0, steps: int = 1, broadcast: odp.Broadcast | None = None) -> Task:
-    """Two rounds at rank 0; two more per step above."""
+def a_task(*, rank: int = 0, steps: int = 1, broadcast: odp.Broadcast | None = None, count: int = DEVICES) -> Task:
+    """Two rounds of ``count`` devices at rank 0; two more per step above."""
     training = odp.DPAM(steps=steps) if rank else odp.DPAM()
-    return small_task(load(DATA), rank=rank, training=training, broadcast=broadcast)
+    return small_task(load(data_of(count)), rank=rank, training=training, broadcast=broadcast)

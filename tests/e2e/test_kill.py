@@ -152,7 +152,7 @@ def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(
     task = a_task()
     platform.submit(task)
     storing = [
-        f"{STORE}.fill:after:20",  # a third of the devices have their data
+        f"{STORE}.fill:after:10",  # a third of the devices have their data
         f"{CALLS}.select:after:5",  # rows came, nothing is stored
         f"{STORE}.prepare:before:9",
         f"{STORE}.prepare:after:9",  # stored, not sent
@@ -217,7 +217,7 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     platform.crash_through("server", [f"{SERVER}.release_round:before", f"{SERVER}.apply_round:after"])
     platform.kill_inside("distributor", "platform")
     # Half of the devices get their rows, so that the round cannot end while something is killed.
-    distributor = platform.start("distributor", f"enclave/{SELECT}:after:30")
+    distributor = platform.start("distributor", f"enclave/{SELECT}:after:{DEVICES // 2}")
     platform.up_or_dead(distributor)
     platform.start("server")
     platform.until(lambda: platform.held(1) > 0, what="the second round")

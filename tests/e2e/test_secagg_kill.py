@@ -26,15 +26,15 @@ def films() -> odp.Statistics:
         population=POPULATION,
         queries={"films": odp.Histogram(bins=20)},
         privacy=odp.UserLevelDP(epsilon=4, delta=1e-5),
-        cohort=odp.Cohort(minimum=40, goal=DEVICES, round_seconds=600, aggregation="secagg+"),
+        cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600, aggregation="secagg+"),
     )
 
 
 @pytest.mark.parametrize(
     "point",  # test_restarts.py has every step, without processes
     [
-        pytest.param(f"{SERVER}.masked:after:20", marks=pytest.mark.proof),  # some vectors are with the host
-        f"{SERVER}.unmask:after:20",  # charged; some shares are with the host
+        pytest.param(f"{SERVER}.masked:after:10", marks=pytest.mark.proof),  # some vectors are with the host
+        f"{SERVER}.unmask:after:10",  # charged; some shares are with the host
     ],
 )
 def test_a_session_outlives_its_host_is_charged_once_and_its_sum_is_everybodys(

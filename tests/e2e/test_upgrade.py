@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.killing import DATA, DEVICES, ArmedServices, a_task
+from e2e.killing import DATA, DEVICES, ArmedServices, a_task, data_of
 from e2e.world import POPULATION, wait_finished
 
 import odp
@@ -86,6 +86,7 @@ class Hosts:
     ) -> None:
         self.root, self.server_address = root, server_address
         self.shares = [range(sum(shares[:number]), sum(shares[: number + 1])) for number in range(len(shares))]
+        self.data = data_of(sum(shares))
         self.children: dict[int, Child] = {}
 
     def start(self, number: int | None = None) -> None:
@@ -93,7 +94,7 @@ class Hosts:
         share = self.shares[number]
         arguments = [
             "device", "run", "--population", POPULATION, "--server", self.server_address, "--services", str(self.root),
-            "--data", DATA, "--min-cohort", "20", "--first", str(share.start), "--devices", str(len(share)),
+            "--data", self.data, "--min-cohort", "20", "--first", str(share.start), "--devices", str(len(share)),
         ]  # fmt: skip
         name = f"devices-{number}"
         self.children[number] = Child(name, arguments, state=self.root / name, log=self.root / "logs" / f"{name}.log")
@@ -190,8 +191,8 @@ def test_r371_an_upgrade_in_the_middle_of_a_round_ends_with_all_rounds_each_char
 @pytest.mark.proof
 def test_r398_devices_that_were_away_take_their_charge_back_with_the_next_task(tmp_path: Path) -> None:
     """Others fill all rounds of the task after the upgrade, and it ends. Only then its first devices come back."""
-    task = dataclasses.replace(a_task(), cohort=odp.Cohort(minimum=20, goal=30, round_seconds=600))
-    first, others = 20, DEVICES - 20
+    task = dataclasses.replace(a_task(count=60), cohort=odp.Cohort(minimum=20, goal=30, round_seconds=600))
+    first, others = 20, 40
     with contextlib.ExitStack() as stack:
         with ArmedServices(tmp_path, policy=POLICY) as old:
             ports = {name: int(old.children[name].address.rpartition(":")[2]) for name in ADDRESSED}
@@ -207,7 +208,7 @@ def test_r398_devices_that_were_away_take_their_charge_back_with_the_next_task(t
             hosts.start(1)
             wait_finished(handle)
             assert hosts.lines(0) == [[(handle.task_sha256, 0)]] * first, "no word reached them"
-            after = connection.submit(dataclasses.replace(a_task(), name="films-again"))
+            after = connection.submit(dataclasses.replace(a_task(count=60), name="films-again"))
             hosts.start(0)
             rounds = len(wait_finished(after).rounds)
             hosts.stop()
