@@ -228,7 +228,7 @@ def test_what_cannot_run_is_refused_in_one_line(tmp_path: Path) -> None:
         (("--devices", "9999"), "devices=9999 to be from 1 to 60"),
         (("--devices", "25"), "minimum_cohort=20 of 25 devices"),
         (("--state", str(tmp_path)), "to be empty"),
-        (("--hosts", "0"), "hosts=0 to be from 1 to 24"),
+        (("--hosts", "0"), "hosts=0 to be from 1 to 12"),
     ):
         finished = fleet("--scenario", str(scenario), *arguments)
         assert finished.returncode == 1
