@@ -62,13 +62,13 @@ class Finished:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Two tasks of one population, one after the other, on the same devices."""
     root = tmp_path_factory.mktemp("run")
-    ratings = synthetic_movielens(n_users=40, n_items=20, ratings_per_user=8, seed=5)
+    ratings = synthetic_movielens(n_users=24, n_items=20, ratings_per_user=8, seed=5)
     tasks = [dataclasses.replace(small_task(ratings, epsilon=4.0), name=name) for name in ("films", "films-again")]
     with contextlib.ExitStack() as stack:
         world = World(root).start(stack)
         for number, task in enumerate(tasks):
             handle = world.connection.submit(task)
-            world.finish(handle, world.devices(None if number else ratings, count=40))
+            world.finish(handle, world.devices(None if number else ratings, count=24))
     return Finished(root / "server" / "log", ReferenceValues.load(world.reference_values), ("films", "films-again"))
 
 
@@ -91,7 +91,7 @@ def test_the_log_of_a_real_run_passes_and_says_what_it_cost(finished: Finished) 
     assert report.checkpoint.checkpoint.size == sum(report.counts.values())
     assert tuple(task.name for task in report.tasks) == finished.names
     for task in report.tasks:
-        assert (task.rounds, task.planned_rounds, task.contributions) == (2, 2, (40, 40))
+        assert (task.rounds, task.planned_rounds, task.contributions) == (2, 2, (24, 24))
         assert task.epsilon == pytest.approx(task.charged_epsilon, rel=1e-12)
         assert 3.99 < task.epsilon <= task.budget == 4.0
     definition = _task_of(finished.log)
