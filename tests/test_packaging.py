@@ -100,9 +100,9 @@ def test_the_wheel_runs_in_an_empty_folder(installed: dict[str, str], tmp_path: 
     ).stdout.split()  # fmt: skip
     assert all(name.startswith(installed["PYTHONPATH"]) for name in where)
     assert run("--version") == f"odp {odp.__version__}\n"
-    small = "synthetic:n_users=130,n_items=30,ratings_per_user=12"
+    small = "synthetic:n_users=110,n_items=30,ratings_per_user=12"
     assert "ε" in run("data", "check", small)
-    assert "all programs stopped" in run("demo", "--data", small)
+    assert "all programs stopped" in run("demo", "--data", small, "--rank", "0")
 
 
 @pytest.fixture(scope="module")
