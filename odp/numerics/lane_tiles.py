@@ -1,7 +1,7 @@
 """Several small symmetric matrices at once in numba kernels, one in each lane of a vector register.
 
-A matrix of some dozens of rows is too small for the tiles of ``tiles.py``: most of the time goes to pivots, which wait
-for a square root and a division, and to the edges of its tiles. Here every number is a vector of ``LANES`` numbers, one
+Of a single matrix of some dozens of rows, most of the time goes to pivots, which wait for a square root and a division,
+and to loops that are shorter than a vector register. Here every number is a vector of ``LANES`` numbers, one
 of each matrix, so that all steps run at the speed of whole vectors. A lane's result does not depend on the others.
 
 ``places`` and sizes count vectors: number (row, column) of a system of ``width`` columns is the vector
@@ -10,24 +10,89 @@ of each matrix, so that all steps run at the speed of whole vectors. A lane's re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from odp.numerics.tiles import LANES, Writer
-
+#: Numbers in one vector register.
+LANES = 8 if binding.get_host_cpu_features().get("avx512f", False) else 4
 _ROWS, _COLUMNS = 4, 2
 
-# Below this share of the diagonal, a pivot may be rounding: as in ``tiles.py``.
+# Below this share of the diagonal, a pivot may be rounding.
 _SMALLEST = 1e-11
 
 
-class LaneWriter(Writer):
-    """Vector code on arrays whose numbers are vectors."""
+class LaneWriter:
+    """Vector code at the place of a numba intrinsic's builder, on arrays whose numbers are vectors."""
+
+    whole, vector = ir.IntType(64), ir.VectorType(ir.DoubleType(), LANES)
+
+    def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+        self._context, self._builder, self._signature, self._arguments = context, builder, signature, arguments
+        kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        self._fused = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f64")
+        self._undefined = ir.Constant(self.vector, ir.Undefined)
+        self._zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+
+    def array(self, place: int) -> Any:
+        """Where the data of an argument begin."""
+        argument = self._signature.args[place], self._arguments[place]
+        return cgutils.create_struct_proxy(argument[0])(self._context, self._builder, argument[1]).data
+
+    def at(self, pointer: Any, *offsets: Any) -> Any:
+        """``pointer`` moved on by offsets, whole numbers or integers of the program."""
+        for offset in offsets:
+            step = ir.Constant(self.whole, offset) if isinstance(offset, int) else offset
+            pointer = self._builder.gep(pointer, [step])
+        return pointer
+
+    def number(self, pointer: Any, *offsets: Any) -> Any:
+        return self._builder.load(self.at(pointer, *offsets))
+
+    def vectors(self, pointer: Any, count: int) -> list[Any]:
+        """Pointers to ``count`` vectors in a row."""
+        places = [self.at(pointer, v * LANES) for v in range(count)]
+        return [self._builder.bitcast(place, self.vector.as_pointer()) for place in places]
+
+    def loaded(self, pointers: list[Any]) -> list[Any]:
+        return [self._builder.load(pointer, align=8) for pointer in pointers]
+
+    def spread(self, number: Any) -> Any:
+        """A number in all lanes."""
+        alone = self._builder.insert_element(self._undefined, number, ir.Constant(ir.IntType(32), 0))
+        return self._builder.shuffle_vector(alone, self._undefined, self._zeros)
+
+    def fused(self, left: Any, right: Any, addend: Any) -> Any:
+        """left * right + addend."""
+        return self._builder.call(self._fused, [left, right, addend])
+
+    def accumulate(self, cells: list[Any], steps: Any, body: Callable[[Any, list[Any]], list[Any]]) -> Any:
+        """Keeps ``cells`` in registers while ``body(step, sums)`` renews them, ``steps`` >= 1 times."""
+        builder = self._builder
+        loaded = self.loaded(cells)
+        before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        step = builder.phi(self.whole)
+        step.add_incoming(ir.Constant(self.whole, 0), before)
+        sums = [builder.phi(self.vector) for _ in cells]
+        for total, value in zip(sums, loaded, strict=True):
+            total.add_incoming(value, before)
+        updated = body(step, sums)
+        following = builder.add(step, ir.Constant(self.whole, 1))
+        step.add_incoming(following, loop)
+        for total, value in zip(sums, updated, strict=True):
+            total.add_incoming(value, loop)
+        builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
+        builder.position_at_end(after)
+        for cell, value in zip(cells, updated, strict=True):
+            builder.store(value, cell, align=8)
+        return self._context.get_dummy_value()
 
     def cell(self, pointer: Any, *offsets: Any) -> Any:
         """Pointer to the vector at an offset, in vectors."""
@@ -168,111 +233,54 @@ def _finish(rows: int) -> Any:
     return finish
 
 
-@intrinsic
-def gather(context: Any, x: Any, places: Any, first: Any, count: Any, out: Any, to: Any) -> Any:
-    """Copies numbers ``x[places[lane] + first + k]`` into vector ``to + k`` of ``out``, for k < ``count`` >= 1.
+@numba.njit(nogil=True, cache=True)
+def gather(x: Any, places: Any, first: int, count: int, out: Any, to: int) -> None:
+    """Copies numbers ``x[places[lane] + first + k]`` into vector ``to + k`` of ``out``, for k < ``count``.
 
     ``places`` int64 [LANES] says where each matrix begins in the flat float64 array ``x``.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = LaneWriter(context, builder, signature, arguments)
-        _, _, first, count, _, to = arguments
-        source, table, target = write.array(0), write.array(1), write.array(4)
-        starts = [write.at(source, write.number(table, lane), first) for lane in range(LANES)]
-
-        def body(step: Any, _: list[Any]) -> list[Any]:
-            value = ir.Constant(write.vector, ir.Undefined)
-            for lane in range(LANES):
-                number = write.number(starts[lane], step)
-                value = builder.insert_element(value, number, ir.Constant(ir.IntType(32), lane))
-            write.put(value, target, to, step)
-            return []
-
-        return write.accumulate([], count, body)
-
-    return types.void(x, places, first, count, out, to), generate
+    for lane in range(LANES):
+        start = places[lane] + first
+        for k in range(count):
+            out[(to + k) * LANES + lane] = x[start + k]
 
 
-@intrinsic
-def scatter(context: Any, x: Any, at: Any, count: Any, out: Any, places: Any, first: Any) -> Any:
-    """Copies vector ``at + k`` of ``x`` to the numbers ``out[places[lane] + first + k]``, for k < ``count`` >= 1."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = LaneWriter(context, builder, signature, arguments)
-        _, at, count, _, _, first = arguments
-        source, target, table = write.array(0), write.array(3), write.array(4)
-        starts = [write.at(target, write.number(table, lane), first) for lane in range(LANES)]
-
-        def body(step: Any, _: list[Any]) -> list[Any]:
-            value = write.of(source, at, step)
-            for lane in range(LANES):
-                number = builder.extract_element(value, ir.Constant(ir.IntType(32), lane))
-                builder.store(number, write.at(starts[lane], step))
-            return []
-
-        return write.accumulate([], count, body)
-
-    return types.void(x, at, count, out, places, first), generate
+@numba.njit(nogil=True, cache=True)
+def scatter(x: Any, at: int, count: int, out: Any, places: Any, first: int) -> None:
+    """Copies vector ``at + k`` of ``x`` to the numbers ``out[places[lane] + first + k]``, for k < ``count``."""
+    for lane in range(LANES):
+        start = places[lane] + first
+        for k in range(count):
+            out[start + k] = x[(at + k) * LANES + lane]
 
 
-@intrinsic
-def scaled(context: Any, x: Any, at: Any, factor: Any, count: Any, out: Any, to: Any) -> Any:
-    """Vector ``to + k`` of ``out`` becomes vector ``at + k`` of ``x`` times ``factor``, for k < ``count`` >= 1.
+@numba.njit(nogil=True, cache=True)
+def scaled(x: Any, at: int, factor: Any, count: int, out: Any, to: int) -> None:
+    """Vector ``to + k`` of ``out`` becomes vector ``at + k`` of ``x`` times ``factor``, for k < ``count``.
 
     ``factor`` float64 [LANES].
     """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = LaneWriter(context, builder, signature, arguments)
-        _, at, _, count, _, to = arguments
-        source, factor, target = write.array(0), write.of(write.array(2), 0), write.array(4)
-
-        def body(k: Any, _: list[Any]) -> list[Any]:
-            write.put(builder.fmul(write.of(source, at, k), factor), target, to, k)
-            return []
-
-        return write.accumulate([], count, body)
-
-    return types.void(x, at, factor, count, out, to), generate
+    for k in range(count):
+        for lane in range(LANES):
+            out[(to + k) * LANES + lane] = x[(at + k) * LANES + lane] * factor[lane]
 
 
-@intrinsic
-def add_numbers(context: Any, x: Any, first: Any, count: Any, out: Any, to: Any) -> Any:
-    """Adds the plain number ``x[first + k]`` to all lanes of vector ``to + k`` of ``out``, for k < ``count`` >= 1."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = LaneWriter(context, builder, signature, arguments)
-        _, first, count, _, to = arguments
-        source, target = write.at(write.array(0), first), write.array(3)
-
-        def body(k: Any, _: list[Any]) -> list[Any]:
-            total = builder.fadd(write.of(target, to, k), write.spread(write.number(source, k)))
-            write.put(total, target, to, k)
-            return []
-
-        return write.accumulate([], count, body)
-
-    return types.void(x, first, count, out, to), generate
+@numba.njit(nogil=True, cache=True)
+def add_numbers(x: Any, first: int, count: int, out: Any, to: int) -> None:
+    """Adds the plain number ``x[first + k]`` to all lanes of vector ``to + k`` of ``out``, for k < ``count``."""
+    for k in range(count):
+        number = x[first + k]
+        for lane in range(LANES):
+            out[(to + k) * LANES + lane] += number
 
 
-@intrinsic
-def add_square_sums(context: Any, x: Any, at: Any, width: Any, steps: Any, out: Any, to: Any) -> Any:
-    """Adds ``sum_k x[at + k width + r]^2`` to vectors ``to + r`` of ``out``, k < ``steps`` >= 1, r < 4."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = LaneWriter(context, builder, signature, arguments)
-        _, at, width, steps, _, to = arguments
-        source, target = write.array(0), write.array(4)
-
-        def body(k: Any, sums: list[Any]) -> list[Any]:
-            here = builder.add(at, builder.mul(k, width))
-            values = [write.of(source, here, r) for r in range(_ROWS)]
-            return [write.fused(value, value, total) for value, total in zip(values, sums, strict=True)]
-
-        return write.accumulate([write.cell(target, to, r) for r in range(_ROWS)], steps, body)
-
-    return types.void(x, at, width, steps, out, to), generate
+@numba.njit(nogil=True, cache=True, fastmath={"contract"})
+def add_square_sums(x: Any, at: int, width: int, steps: int, out: Any, to: int) -> None:
+    """Adds ``sum_k x[at + k width + r]^2`` to vectors ``to + r`` of ``out``, k < ``steps``, r < 4."""
+    for k in range(steps):
+        begin = (at + k * width) * LANES
+        for number in range(_ROWS * LANES):
+            out[to * LANES + number] += x[begin + number] * x[begin + number]
 
 
 _add, _add_narrow = _tile(_ROWS, _COLUMNS), _tile(_ROWS, 1)
@@ -372,36 +380,6 @@ def eliminate(m: Any, width: int, size: int, right: int, growing: bool, factors:
             _factor_row(m, place, width, factors, good)  # type: ignore[call-arg]
             _finish_row(m, place, width, factors, columns)  # type: ignore[call-arg]
         block += rows
-
-
-@intrinsic
-def _back(context: Any, m: Any, place: Any, diagonal: Any, count: Any, x: Any, to: Any) -> Any:
-    """x[to] = (m[place + count] - sum_k m[place + k] x[to + 1 + k]) / m[diagonal], k < ``count`` >= 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = LaneWriter(context, builder, signature, arguments)
-        _, place, diagonal, count, _, to = arguments
-        matrix, solution = write.array(0), write.array(4)
-        after = builder.add(to, ir.Constant(write.whole, 1))
-
-        def body(k: Any, sums: list[Any]) -> list[Any]:
-            return [write.fused(builder.fneg(write.of(matrix, place, k)), write.of(solution, after, k), sums[0])]
-
-        write.put(write.of(matrix, place, count), solution, to)
-        with builder.if_then(builder.icmp_signed(">", count, ir.Constant(write.whole, 0))):
-            write.accumulate([write.cell(solution, to)], count, body)
-        write.put(builder.fdiv(write.of(solution, to), write.of(matrix, diagonal)), solution, to)
-        return context.get_dummy_value()
-
-    return types.void(m, place, diagonal, count, x, to), generate
-
-
-@numba.njit(nogil=True, cache=True)
-def substitute(m: Any, width: int, size: int, out: Any) -> None:
-    """Fills ``out`` [size, LANES], flat, with U^-1 z, where ``m`` holds [U | z], as of :func:`eliminate`."""
-    for row in range(size - 1, -1, -1):
-        diagonal = row * width + row
-        _back(m, diagonal + 1, diagonal, size - 1 - row, out, row)  # type: ignore[call-arg]
 
 
 @numba.njit(nogil=True, cache=True)

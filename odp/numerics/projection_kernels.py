@@ -18,8 +18,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from odp.numerics.lane_tiles import LaneWriter, add_products, gather, systems
-from odp.numerics.tiles import LANES
+from odp.numerics.lane_tiles import LANES, LaneWriter, add_products, gather, systems
 
 _BISECTIONS = 20
 _REFINEMENTS = 3
@@ -351,7 +350,7 @@ def _project_lanes(
     group, bound, negative = np.empty(size * _GROUP * LANES), np.zeros(LANES), np.zeros(LANES)
     place = 0
     for row in range(size):
-        gather(flat, places, place, size - row, m, row * size + row)  # type: ignore[call-arg]
+        gather(flat, places, place, size - row, m, row * size + row)
         place += size - row
     _tridiagonal(m, size, d, e, reflectors, work)
     for row in range(size):
@@ -407,7 +406,7 @@ def _project_lanes(
                 good[lane] = good[lane] and abs(cosine) < _SKEW
     place = 0
     for row in range(size):
-        gather(flat, places, place, size - row, m, row * size + row)  # type: ignore[call-arg]
+        gather(flat, places, place, size - row, m, row * size + row)
         place += size - row
     for row in range(0, size, 4):
         rows = min(4, size - row)

@@ -19,11 +19,11 @@ def eliminated(matrices: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.
     width = given.shape[2] + 3  # columns of the identity are read up to the end of a block
     system = np.zeros((size, width, LANES))
     system[:, :-3] = given.transpose(1, 2, 0)
-    good, solution = np.empty(LANES), np.empty(size * LANES)
-    flat = system.reshape(-1)
-    lane_tiles.eliminate(flat, width, size, 1, True, np.empty(16 * LANES), good)
-    lane_tiles.substitute(flat, width, size, solution)
-    return system[:, :-3].transpose(2, 0, 1), good, solution.reshape(size, LANES).T
+    good = np.empty(LANES)
+    lane_tiles.eliminate(system.reshape(-1), width, size, 1, True, np.empty(16 * LANES), good)
+    eliminated = system[:, :-3].transpose(2, 0, 1)
+    solution = np.linalg.solve(np.triu(eliminated[:, :, :size]), eliminated[:, :, size : size + 1])[:, :, 0]
+    return eliminated, good, solution
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 9, 33])

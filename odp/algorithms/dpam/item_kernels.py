@@ -13,8 +13,8 @@ import numba
 import numpy as np
 
 from odp.numerics import lane_tiles
+from odp.numerics.lane_tiles import LANES
 from odp.numerics.projection_kernels import project
-from odp.numerics.tiles import LANES
 
 _SUMMED = {"contract", "nsz", "reassoc"}
 _ROWS = 4
@@ -30,7 +30,7 @@ def positive(matrices: Any, out: Any) -> None:
         count = lane_tiles.lanes_from(places, first, len(matrices), size * size)
         for row in range(size):
             place = row * size + row
-            lane_tiles.gather(flat, places, place, size - row, system, place)  # type: ignore[call-arg]
+            lane_tiles.gather(flat, places, place, size - row, system, place)
         lane_tiles.eliminate(system, size, size, 0, False, factors, good)
         for lane in range(count):
             out[first + lane] = good[lane] != 0
@@ -71,7 +71,7 @@ def shrink(packed: Any, scale: Any, mass: Any, gain: Any, shape: Any, size: int,
                 shrunk[column] = expected * shape[column] + item_gain * (measured[column] * scale[column])
         place = 0
         for row in range(size):
-            lane_tiles.gather(flat, places, place, size - row, system, row * size + row)  # type: ignore[call-arg]
+            lane_tiles.gather(flat, places, place, size - row, system, row * size + row)
             place += size - row
         lane_tiles.eliminate(system, size, size, 0, False, factors, good)
         for lane in range(count):
@@ -124,9 +124,9 @@ def evidence(packed: Any, right: Any, noise: Any, sampling: Any, information: An
         place = 0
         for row in range(size):
             here, rest = row * width + row, size - row
-            lane_tiles.gather(matrices, places, place, rest, system, here)  # type: ignore[call-arg]
-            lane_tiles.scaled(system, here, slope, rest, system, here)  # type: ignore[call-arg]
-            lane_tiles.gather(vectors, vector_places, row, 1, system, row * width + size)  # type: ignore[call-arg]
+            lane_tiles.gather(matrices, places, place, rest, system, here)
+            lane_tiles.scaled(system, here, slope, rest, system, here)
+            lane_tiles.gather(vectors, vector_places, row, 1, system, row * width + size)
             for lane in range(LANES):
                 system[here * LANES + lane] += noise[first + min(lane, count - 1)]
             place += rest
@@ -136,7 +136,7 @@ def evidence(packed: Any, right: Any, noise: Any, sampling: Any, information: An
         # the noise leaves it. It replaces U^-T.
         for row in range(size):
             here, right_side = row * width + row, row * width + size + 1
-            lane_tiles.scaled(system, right_side, below, row + 1, system, right_side)  # type: ignore[call-arg]
+            lane_tiles.scaled(system, right_side, below, row + 1, system, right_side)
             for lane in range(LANES):
                 system[(right_side + row) * LANES + lane] += system[here * LANES + lane] * above[lane]
             if row + 1 < size:
@@ -146,7 +146,7 @@ def evidence(packed: Any, right: Any, noise: Any, sampling: Any, information: An
                     above,
                     size - row - 1,
                     system,
-                    right_side + row + 1,  # type: ignore[call-arg]
+                    right_side + row + 1,
                 )
         sums[:] = 0.0
         for row in range(0, size, _ROWS):
@@ -158,8 +158,8 @@ def evidence(packed: Any, right: Any, noise: Any, sampling: Any, information: An
         place = 0
         for row in range(size):
             here, rest = row * (size + 1) + row, size - row
-            lane_tiles.scatter(sums, here, rest, matrices_out, places, place)  # type: ignore[call-arg]
-            lane_tiles.scatter(sums, here + rest, 1, vectors_out, vector_places, row)  # type: ignore[call-arg]
+            lane_tiles.scatter(sums, here, rest, matrices_out, places, place)
+            lane_tiles.scatter(sums, here + rest, 1, vectors_out, vector_places, row)
             place += rest
 
 
@@ -212,11 +212,11 @@ def posterior(
         place = 0
         for row in range(size):
             here, rest = row * width + row, size - row
-            lane_tiles.gather(matrices, places, place, rest, system, here)  # type: ignore[call-arg]
+            lane_tiles.gather(matrices, places, place, rest, system, here)
             if row > 0:
                 start = (row - 1) * (size - 1) + row - 1
-                lane_tiles.add_numbers(common, start, rest, system, here)  # type: ignore[call-arg]
-            lane_tiles.gather(vectors, vector_places, row, 1, system, row * width + size)  # type: ignore[call-arg]
+                lane_tiles.add_numbers(common, start, rest, system, here)
+            lane_tiles.gather(vectors, vector_places, row, 1, system, row * width + size)
             place += rest
         _identity_beside(system, width, size, count)  # a lane that only fills up adds nothing to the sum
         for lane in range(LANES):
@@ -228,7 +228,7 @@ def posterior(
             at, steps = column * width + inverse_column + column, size - column
             y = column * width + size
             lane_tiles.add_products(system, at, width, system, y, width, both, column, 1, _ROWS, 1, steps)
-            lane_tiles.add_square_sums(system, at, width, steps, both, padded + column)  # type: ignore[call-arg]
+            lane_tiles.add_square_sums(system, at, width, steps, both, padded + column)
             if summed:
                 for row in range(0, column + 1, _ROWS):
                     left = column * width + inverse_column + row

@@ -334,7 +334,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Model:
-    """A usable model as the kernels want it: float64 per item, item factors padded."""
+    """A usable model as the kernels want it: float64 per item."""
 
     kernels: ModuleType
     rank: int
@@ -357,7 +357,7 @@ class _Model:
             ridges=_ridges(broadcast),
             base=terms.centre + table[:, BIAS_COLUMN].astype(np.float64),
             trust=table[:, TRUST_COLUMN].astype(np.float64),
-            factors=kernels.table(table[:, FACTOR_COLUMNS:], rank),
+            factors=table[:, FACTOR_COLUMNS : FACTOR_COLUMNS + rank].astype(np.float64, order="C"),
             raw_weight=counts**-terms.weight_exponent,
             fixed_weight=fixed,
         )

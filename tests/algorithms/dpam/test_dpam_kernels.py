@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -117,52 +116,39 @@ def test_a_user_s_entries_are_chosen_in_the_order_of_its_hashes(fetched: int, se
         np.testing.assert_array_equal(use[ratings.offsets[user] : ratings.offsets[user + 1]], wanted)
 
 
-@numba.njit(nogil=True)
-def subtract_products(a: Any, a_width: int, b: Any, b_width: int, c: Any, steps: int, symmetric: int) -> None:
-    """``c[i, j] -= sum_k a[k, i] b[k, j]`` for k < ``steps``; of the first ``symmetric`` rows, only j >= i is needed.
-
-    All are flat; ``a_width`` is a multiple of ``TILE_ROWS``, and ``b_width`` of ``LANES``.
-    """
-    if steps < 1:
-        return
-    for row in range(0, a_width, tiles.TILE_ROWS):
-        column = row // tiles.LANES * tiles.LANES if row < symmetric else 0
-        while column + tiles._VECTORS * tiles.LANES <= b_width:
-            tiles._wide_minus(a, row, a_width, b, column, b_width, c, row * b_width + column, b_width, steps)
-            column += tiles._VECTORS * tiles.LANES
-        while column < b_width:
-            tiles._narrow_minus(a, row, a_width, b, column, b_width, c, row * b_width + column, b_width, steps)
-            column += tiles.LANES
-
-
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 2**32), rows=st.integers(1, 5), columns=st.integers(1, 5), steps=st.integers(0, 40))
-def test_products_are_subtracted_from_the_upper_triangle(seed: int, rows: int, columns: int, steps: int) -> None:
-    height, width = rows * tiles.TILE_ROWS, columns * tiles.LANES
+@given(seed=st.integers(0, 2**32), width=st.integers(1, 40), steps=st.integers(0, tiles.CHUNK))
+def test_weighted_outer_products_are_summed_in_the_upper_triangle(seed: int, width: int, steps: int) -> None:
     generator = np.random.default_rng(seed)
-    a, b, start = (generator.normal(size=size) for size in ((steps, height), (steps, width), (height, width)))
+    points = tiles.columns_of(width)
+    points[:width, :steps] = vectors = generator.normal(size=(width, steps))
+    weights, start = generator.normal(size=steps), generator.normal(size=(tiles.even(width), tiles.even(width)))
     total = start.copy()
-    subtract_products(a.ravel(), height, b.ravel(), width, total.ravel(), steps, 0)
-    np.testing.assert_allclose(total, start - a.T @ b, atol=1e-12)
-    total = start.copy()
-    subtract_products(a.ravel(), height, b.ravel(), width, total.ravel(), steps, min(height, width))
-    np.testing.assert_allclose(np.triu(total), np.triu(start - a.T @ b), atol=1e-12)
+    tiles.add_outer(points, weights, total, steps)
+    wanted = start[:width, :width] + (vectors * weights) @ vectors.T
+    np.testing.assert_allclose(np.triu(total[:width, :width]), np.triu(wanted), atol=1e-11)
 
 
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 2**32), vectors=st.integers(1, 6), steps=st.integers(0, 40))
-def test_outer_products_of_rows_are_summed_where_the_rows_lie(seed: int, vectors: int, steps: int) -> None:
-    width, generator = vectors * tiles.LANES, np.random.default_rng(seed)
-    table, chosen = generator.normal(size=(50, width)), generator.integers(0, 50, steps)
-    weights, start = generator.normal(size=steps), generator.normal(size=(width, width + tiles.LANES))
-    rows, total = table[chosen], start.copy()
-    tiles.add_outer(table.ravel(), chosen * width, weights, width, total.ravel(), width + tiles.LANES, steps)
-    wanted = start[:, :width] + rows.T @ (weights[:, None] * rows)
-    np.testing.assert_allclose(np.triu(total[:, :width]), np.triu(wanted), atol=1e-11)
-    np.testing.assert_array_equal(total[:, width:], start[:, width:])
-    pairs, both = generator.normal(size=(steps, 2)), start[:2, :width].copy()
-    tiles.add_pairs(table.ravel(), chosen * width, pairs.ravel(), width, both.ravel(), steps)
-    np.testing.assert_allclose(both, start[:2, :width] + pairs.T @ rows, atol=1e-11)
+@pytest.mark.parametrize("rank", [1, 19, 33])
+@pytest.mark.parametrize("largest", [False, True])
+def test_sums_of_items_are_those_of_whole_numbers(rank: int, largest: bool) -> None:
+    """``largest``: every number at its bound, and of one sign, so that nothing cancels."""
+    generator, entries = np.random.default_rng(rank), 600
+    rows = generator.integers(-(2**11), 2**11, (entries, rank), endpoint=True).astype(np.int16)
+    weights = generator.integers(0, 2**10, entries, endpoint=True).astype(np.int16)
+    targets = generator.integers(-(2**9), 2**9, entries, endpoint=True).astype(np.int16)
+    if largest:
+        rows[:], weights[:], targets[:] = -(2**11), 2**10, -(2**9)
+    starts, users = np.array([0, 1, 131, entries]), generator.permutation(entries).astype(np.int32)
+    width, constant = rank + 1, 7
+    squares, products = np.ones((3, width * (width + 1) // 2), np.int64), np.ones((3, width), np.int64)
+    kernels.add_items(0, 3, starts, users, weights, targets, rows, constant, squares, products)
+    whole = np.concatenate((np.full((entries, 1), constant), rows[users]), axis=1).astype(np.int64)
+    weighted = whole * weights[:, None]
+    for item in range(3):
+        here = slice(starts[item], starts[item + 1])
+        np.testing.assert_array_equal(squares[item] - 1, (whole[here].T @ weighted[here])[np.triu_indices(width)])
+        np.testing.assert_array_equal(products[item] - 1, targets[here].astype(np.int64) @ weighted[here])
 
 
 @settings(max_examples=40, deadline=None)
@@ -201,12 +187,11 @@ def test_matrices_of_noise_are_projected_without_a_full_decomposition() -> None:
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 70))
 def test_elimination_gives_the_triangular_factor_and_the_right_hand_side(seed: int, size: int) -> None:
     matrix = positive_matrices(seed, 1, size)[0]
-    width = tiles.padded(size + 1)
-    system = np.zeros((size + tiles.TILE_ROWS, width))
+    system = np.zeros((size + 1, size + 1))
     system[:size, :size], system[:size, size] = np.triu(matrix), 1.0
-    assert tiles.eliminate(system.ravel(), width, size, np.full(size, width))
-    factor, solution = np.triu(system[:size, :size]), np.empty(size)
-    tiles.substitute(system.ravel(), width, size, solution)
+    solution = np.empty(size)
+    tiles.solve(system, size, solution)
+    factor = np.triu(system[:size, :size])
     np.testing.assert_allclose(matrix @ solution, 1.0, atol=1e-6)
     np.testing.assert_allclose(factor.T @ factor, matrix, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(factor.T @ system[:size, size], 1.0, atol=1e-6)
