@@ -9,7 +9,6 @@ matrix                for                                                found b
 ====================  =================================================  ==========================================
 ``optimal_toeplitz``  one participation; state as long as the stream     closed form
 ``banded_toeplitz``   separation >= bands                                L-BFGS, O(rounds bands) per step
-``band_mf``           separation >= bands, rounds up to 2,048            L-BFGS, O(rounds^2 bands) per step
 ``blt``               any participation, long streams, few buffers       L-BFGS from a rational approximation
 ``TreeMatrix``        return times that nobody knows                     nothing to find
 ====================  =================================================  ==========================================
@@ -29,8 +28,8 @@ BLT, 4 buffers                 10.8   9.7    4 of 64 bits
 
 So a banded matrix has as many bands as the separation, and where those are too many to keep, a BLT is next to it.
 
-Sources: Fichtenberger, Henzinger, Upadhyay 2023 (closed form); Choquette-Choo et al. 2023, equation 6 (BandMF);
-Dvijotham et al. 2024 (rational approximations of 1 / sqrt(1 - x)).
+Sources: Fichtenberger, Henzinger, Upadhyay 2023 (closed form); Dvijotham et al. 2024 (rational approximations of
+1 / sqrt(1 - x)).
 """
 
 from __future__ import annotations
@@ -47,12 +46,9 @@ from odp.privacy.matrix.banded import DEFAULT_BITS, BandedMatrix
 from odp.privacy.matrix.blt import MOST_BUFFERS, BufferedMatrix, inverse_coefficients, toeplitz_sensitivity
 from odp.privacy.matrix.sensitivity import MOST_ROUNDS, Participation
 
-MOST_DENSE_ROUNDS = 2048
 _MOST_STEPS = 500
-_MAX_NORM_POWER = 16.0  # of squared row norms: their 16-norm is within 3 % of the largest of 1,000 equal ones squared
 _TOLERANCE = 1e-12
 _MOST_BANDS = 16  # vectors of 32 bits: as much state as that of a BLT of 8 buffers
-_DENSE_TOLERANCE = 1e-6  # of the logarithm of the error, per step: a further digit takes minutes
 
 
 class Error(enum.Enum):
@@ -120,82 +116,6 @@ def _toeplitz_cost(coefficients: Float64Array, weights: Float64Array) -> tuple[f
     squares, error = float(coefficients @ coefficients), float(weighted @ series)
     by_error = np.array([-2.0 * float(adjoint[i:] @ series[: rounds - i]) for i in range(1, bands)])
     return float(np.log(squares) + np.log(error)), 2.0 * coefficients[1:] / squares + by_error / error
-
-
-def band_mf(rounds: int, bands: int, *, error: Error = Error.MEAN, bits: int = DEFAULT_BITS) -> BandedMatrix:
-    """BandMF: the matrix with ``bands`` bands and columns of norm 1 of least error, for a separation >= ``bands``.
-
-    Its squared sensitivity is the number of participations, or just below it: columns are rounded toward zero. The
-    search starts from the optimal banded Toeplitz matrix.
-
-    Raises:
-        ConfigurationError: above 2,048 rounds (take ``banded_toeplitz``), or more bands than rounds.
-    """
-    _validate.integer(low=1, high=MOST_DENSE_ROUNDS, rounds=rounds)
-    _validate.integer(low=1, high=rounds, bands=bands)
-    if bands == 1:
-        return BandedMatrix.toeplitz(np.ones(1), rounds=rounds, bits=bits)
-    power = 1.0 if error is Error.MEAN else _MAX_NORM_POWER
-    toeplitz = banded_toeplitz(rounds, bands, error=error, bits=bits).diagonals[-1] * 2.0**-bits
-    start = np.broadcast_to(toeplitz[:, None], (bands, rounds)) * _within(rounds, bands)
-
-    def cost(flat: Float64Array) -> tuple[float, Float64Array]:
-        return _banded_cost(flat.reshape(bands, rounds), power)
-
-    normalised = _normalised(
-        _least(cost, start.ravel(), bounds=None, tolerance=_DENSE_TOLERANCE).reshape(bands, rounds)
-    )[0]
-    diagonals = np.zeros((rounds, bands))
-    for offset in range(bands):
-        diagonals[offset:, offset] = normalised[offset, : rounds - offset]
-    return BandedMatrix.of(diagonals, bits=bits)
-
-
-# Columns of C, [bands, rounds]: row o has C[i + o, i] at place i, and 0 where that row does not exist.
-def _within(rounds: int, bands: int) -> Float64Array:
-    inside: Float64Array = (np.arange(bands)[:, None] + np.arange(rounds)[None, :] < rounds).astype(np.float64)
-    return inside
-
-
-def _normalised(columns: Float64Array) -> tuple[Float64Array, Float64Array]:
-    norms = np.linalg.norm(columns, axis=0)
-    return columns / norms, norms
-
-
-def _banded_cost(raw: Float64Array, power: float) -> tuple[float, Float64Array]:
-    """Logarithm of the ``power``-norm of the squared row norms of A C^-1, and its gradient by ``raw``, [bands, rounds].
-
-    C has the normalised columns of ``raw``. With X = C'C and Z = X^-1 A', the squared norms are the diagonal of A Z,
-    their derivative by X[i, j] is -Z[i, t] Z[j, t], and that by C is 2 C times it.
-    """
-    from scipy.linalg import cho_solve_banded
-
-    bands, rounds = raw.shape
-    columns, norms = _normalised(raw)
-    # In reversed order, X is L L' with L[i + o, i] = C[n - 1 - i, n - 1 - i - o].
-    reversed_factor = np.zeros_like(columns)
-    for offset in range(bands):
-        reversed_factor[offset, : rounds - offset] = columns[offset, : rounds - offset][::-1]
-    right = np.triu(np.ones((rounds, rounds)))[::-1]
-    solved = cho_solve_banded((reversed_factor, True), right, overwrite_b=True, check_finite=False)[::-1]
-    squares = np.cumsum(solved, axis=0).diagonal()
-    largest = squares.max()
-    scaled = (squares / largest) ** power
-    weighted = solved * (scaled / squares / scaled.sum())[None, :]
-    by_gram = np.zeros((bands, rounds))  # row o: by X[i, i + o], of which C holds two
-    for offset in range(bands):
-        by_gram[offset, : rounds - offset] = -np.einsum("ij,ij->i", weighted[: rounds - offset], solved[offset:])
-    by_column = np.zeros((bands, rounds))
-    for band in range(bands):  # row j + own of C meets columns j and i = j + own - other
-        for other in range(bands):
-            apart = abs(band - other)
-            low, high = max(0, other - band), rounds - max(band, band - other)
-            here = slice(low, high)
-            there = slice(low + band - other, high + band - other)
-            first = slice(min(low, low + band - other), min(low, low + band - other) + high - low)
-            by_column[band, here] += 2.0 * columns[other, there] * by_gram[apart, first]
-    gradient = (by_column - columns * (columns * by_column).sum(axis=0)) / norms * _within(rounds, bands)
-    return float(np.log(largest) + np.log(scaled.sum()) / power), gradient.ravel()
 
 
 def blt(allowed: Participation, *, buffers: int = 4, error: Error = Error.WORST) -> BufferedMatrix:

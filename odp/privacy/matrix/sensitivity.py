@@ -36,7 +36,7 @@ import contextlib
 import itertools
 import math
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -394,16 +394,3 @@ def _undominated(block: _Block, work: _Work) -> _Block:
         if not any((other <= last).all() for other in better):
             undominated[count, square] = last
     return undominated
-
-
-def patterns(allowed: Participation) -> Iterator[tuple[int, ...]]:
-    """Every allowed set of rounds, the empty one first: for brute force with few rounds."""
-
-    def extend(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        yield chosen
-        if len(chosen) < allowed.most:
-            first = chosen[-1] + allowed.separation if chosen else 0
-            for place in range(first, allowed.rounds):
-                yield from extend((*chosen, place))
-
-    return extend(())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.privacy.matrix import Participation, ParticipationRecord
-from odp.privacy.matrix.sensitivity import patterns
+from tests.privacy.matrix.patterns import patterns
 
 
 def user(number: int) -> bytes:

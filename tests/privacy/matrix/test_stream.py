@@ -15,7 +15,7 @@ from odp.privacy.events import GaussianRelease, from_json
 from odp.privacy.ledger import Ledger
 from odp.privacy.ledger_entry import Budget
 from odp.privacy.matrix import BandedMatrix, Participation, Stream, StreamRelease, TreeMatrix
-from odp.privacy.matrix.design import band_mf, blt, optimal_toeplitz
+from odp.privacy.matrix.design import banded_toeplitz, blt, optimal_toeplitz
 from odp.privacy.mechanisms import GaussianNoise
 
 SIZE, CLIP, STEP = 4, 1.0, 2.0**-10
@@ -63,7 +63,9 @@ def test_an_event_says_mechanism_adjacency_and_what_an_auditor_needs():
 @pytest.mark.parametrize("kind", ["tree", "banded", "blt"])
 def test_a_stream_within_a_budget_spends_all_of_it(kind):
     allowed = Participation(rounds=64, most=4, separation=16)
-    matrix = {"tree": lambda: TreeMatrix(64), "banded": lambda: band_mf(64, 8), "blt": lambda: blt(allowed)}[kind]()
+    matrix = {"tree": lambda: TreeMatrix(64), "banded": lambda: banded_toeplitz(64, 8), "blt": lambda: blt(allowed)}[
+        kind
+    ]()
     found = Stream.within_budget(
         matrix=matrix, allowed=allowed, size=1000, clip=CLIP, step=STEP, epsilon=2.0, delta=1e-6
     )
@@ -91,7 +93,7 @@ def test_record_and_replay_a_user_moves_a_stream_by_at_most_its_sensitivity(kind
     rounds, size, units = 12, 6, 1024
     allowed = Participation(rounds=rounds, most=4, separation=3)
     matrix = {
-        "tree": lambda: TreeMatrix(rounds), "banded": lambda: band_mf(rounds, 3),
+        "tree": lambda: TreeMatrix(rounds), "banded": lambda: banded_toeplitz(rounds, 3),
         "full": lambda: optimal_toeplitz(rounds), "blt": lambda: blt(allowed, buffers=2),
     }[kind]()  # fmt: skip
     found = Stream(matrix=matrix, allowed=allowed, size=size, clip=1.0, step=1 / units, noise_std=1.0)
