@@ -23,9 +23,7 @@ RIDDLES = frozenset(
 
 #: Bindings that stay, by module, and why.
 LEFT = {
-    "device_runtime/isolated/stores.py": (["asked"], "what an app asked for, in the SDK"),
     "device_runtime/sdk.py": (["asked", "turns"], "arguments of Device.ask and Device.learn"),
-    "device_runtime/store/app_data.py": (["asked"], "what an app asked for, in the SDK"),
     "odp/isolated/values.py": (["asked", "asked"], "what an app asked for, in the SDK"),
     "odp/models/warm_start.py": (["told"], "a method of odp.WarmStart"),
     "odp/operations/doctor.py": (["told"], "a key of `odp doctor --json`"),
