@@ -9,7 +9,6 @@ from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Inquiry
 from odp.algorithms.computing_time import reading_cost
-from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dense.records import GridTerms, VectorTerms, check_round
 from odp.algorithms.seam import Client, ModelTable, Population, Query, Server
 from odp.errors import ConfigurationError
@@ -47,8 +46,20 @@ class DenseInquiry(Inquiry):
     def resolved(self) -> Message:
         return cast("Message", getattr(super().resolved, "dense"))  # noqa: B009  # every such message has this field
 
+    @property
+    def tables(self) -> tuple[ModelTable, ...]:
+        """The released numbers, which the server publishes."""
+        return (ModelTable(self.release, self.terms().grid.size, 1, False),)
+
     def check(self) -> None:
         self.terms()
+
+    def server(self, *, item_features: Float32Array | None = None) -> Server:
+        from odp.algorithms.dense.server import VectorServer
+
+        if item_features is not None:
+            raise ConfigurationError("Expected no item_features: a question does not use them")
+        return VectorServer(self.release, self.terms().grid.size)
 
     def query(self, round: int) -> Query:
         from odp.algorithms.dense.query import DenseQuery
@@ -57,15 +68,9 @@ class DenseInquiry(Inquiry):
         check_round(round)
         return DenseQuery(self.release, terms.grid)
 
-    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
-        return [self.query(0).releases]
-
 
 class VectorInquiry(DenseInquiry):
-    """A question about rows of local tables, for which devices need no model.
-
-    The server publishes the released numbers as the table ``release``.
-    """
+    """A question about rows of local tables, for which devices need no model."""
 
     @abc.abstractmethod
     def terms(self) -> VectorTerms:
@@ -77,17 +82,6 @@ class VectorInquiry(DenseInquiry):
         return reading_cost(self.local_data, row_seconds=_COUNTED_SECONDS).plus(
             Product(SEALED_SECONDS * numbers), memory=(Product(VECTOR_BYTES * numbers),)
         )
-
-    @property
-    def tables(self) -> tuple[ModelTable, ...]:
-        return (ModelTable(self.release, self.terms().grid.size, 1, False),)
-
-    def server(self, *, item_features: Float32Array | None = None) -> Server:
-        from odp.algorithms.dense.server import VectorServer
-
-        if item_features is not None:
-            raise ConfigurationError("Expected no item_features: a question does not use them")
-        return VectorServer(self.release, self.terms().grid.size)
 
     def client(self) -> Client:
         from odp.algorithms.dense.client import VectorClient

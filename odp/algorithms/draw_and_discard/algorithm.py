@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from google.protobuf.message import Message
 
 from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.draw_and_discard.terms import Terms
@@ -42,10 +41,6 @@ class TaskAlgorithm(LocalReporter):
     def terms(self) -> Terms:
         """The definition, read and checked."""
         return Terms.of(self.definition)
-
-    @property
-    def resolved(self) -> Message:
-        return self.definition.draw_and_discard
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:

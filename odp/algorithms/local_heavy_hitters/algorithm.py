@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.computing_time import reading_cost
@@ -33,10 +32,6 @@ class TaskAlgorithm(LocalReports):
     def terms(self) -> Terms:
         """The definition, read and checked."""
         return Terms.of(self.definition)
-
-    @property
-    def resolved(self) -> Message:
-        return self.definition.local_heavy_hitters
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:

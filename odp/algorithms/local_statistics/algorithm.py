@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers
 from odp.algorithms.computing_time import reading_cost
@@ -41,10 +40,6 @@ class TaskAlgorithm(LocalReports):
                 f"epsilon={self.definition.privacy.epsilon!r}"
             )
         return terms
-
-    @property
-    def resolved(self) -> Message:
-        return self.definition.local_statistics
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:

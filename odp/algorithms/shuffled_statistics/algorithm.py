@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import Message
 
 from odp.algorithms.capabilities import Answers, RandomizedInquiry
 from odp.algorithms.computing_time import reading_cost
-from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dense.records import check_round
 from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Query, Server
 from odp.algorithms.shuffled_statistics.terms import RELEASE, Terms
@@ -35,10 +33,6 @@ class TaskAlgorithm(RandomizedInquiry):
     def terms(self) -> Terms:
         """The definition, read and checked."""
         return Terms.of(self.definition)
-
-    @property
-    def resolved(self) -> Message:
-        return self.definition.shuffled_statistics
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
@@ -84,9 +78,6 @@ class TaskAlgorithm(RandomizedInquiry):
 
         check_round(round)
         return ReportsQuery(self.terms())
-
-    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
-        return [self.query(0).releases]
 
     def population(self) -> Population[Ratings]:
         from odp.algorithms.shuffled_statistics.population import ReportsPopulation

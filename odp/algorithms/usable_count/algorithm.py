@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from odp.algorithms.capabilities import CountsUsable
 from odp.algorithms.computing_time import reading_cost
 from odp.algorithms.dense.inquiry import DenseInquiry
-from odp.algorithms.seam import Client, LocalTable, ModelTable, Population, Server
+from odp.algorithms.seam import Client, LocalTable, Population
 from odp.algorithms.usable_count.terms import RELEASE, Terms
 from odp.errors import ConfigurationError
 from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCost, Product
@@ -42,21 +42,10 @@ class TaskAlgorithm(DenseInquiry, CountsUsable):
             Product(SEALED_SECONDS * terms.grid.size), memory=(Product(VECTOR_BYTES * terms.grid.size),)
         )
 
-    @property
-    def tables(self) -> tuple[ModelTable, ...]:
-        return (ModelTable(self.release, self.terms().grid.size, 1, False),)
-
     def public_matrix_from(self, data: bytes) -> Float32Array | None:
         if data:
             raise ConfigurationError("Expected no public matrix: a count of usable rows trains nothing")
         return None
-
-    def server(self, *, item_features: Float32Array | None = None) -> Server:
-        from odp.algorithms.dense.server import VectorServer
-
-        if item_features is not None:
-            raise ConfigurationError("Expected no item_features: a question does not use them")
-        return VectorServer(self.release, self.terms().grid.size)
 
     def client(self) -> Client:
         from odp.algorithms.usable_count.client import VotingClient
