@@ -36,7 +36,7 @@ from odp.errors import ConfigurationError
 from odp.models.examples import Examples
 from odp.models.features import Tensor
 from odp.models.glm import Glm
-from odp.models.glm.population import add_clipped, differences
+from odp.models.glm.population import differences
 from odp.models.local_training import LocalTraining
 from odp.numerics.arrays import Float32Array, Float64Array, UInt64Array
 from odp.protocol.terms import Cohort, UserLevelDP
@@ -141,7 +141,8 @@ def _clipped_sum(
         users = slice(first, min(first + _BLOCK, len(seeds)))
         block = moved[: users.stop - first]
         differences(_SHAPE, start, examples, training, seeds=seeds[users], round=0, users=users, out=block)
-        add_clipped(block, _CLIP, total)
+        lengths = np.sqrt(np.einsum("up,up->u", block, block, dtype=np.float64))
+        total += (_CLIP / np.maximum(lengths, _CLIP)) @ block
     return total
 
 

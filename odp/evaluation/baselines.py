@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
 from odp.privacy.mechanisms.rounded_gaussian import GaussianNoise, IntegerNoise
+
+if TYPE_CHECKING:
+    from odp.protocol.terms import UserLevelDP
 
 _USER_MEAN_RIDGE = 2.0
 # Of the declared range; where DPAM centres values, too.
@@ -52,29 +55,11 @@ _SPREAD = 0.125
 _USER_BIAS_RIDGE = 5.0
 
 
-class UserBudget(Protocol):
-    """What a baseline may spend per user; ``odp.UserLevelDP`` is one."""
-
-    @property
-    def epsilon(self) -> float:
-        """Above 0; infinite without privacy."""
-        ...
-
-    @property
-    def delta(self) -> float:
-        """Between 0 and 1."""
-        ...
-
-    def bound(self, items: int) -> int:
-        """At most this many items of one user count, in a catalogue of ``items``."""
-        ...
-
-
 class BudgetedTask(Protocol):
     """What baselines read of a task."""
 
     @property
-    def privacy(self) -> UserBudget:
+    def privacy(self) -> UserLevelDP:
         """Budget of all releases of a baseline together."""
         ...
 

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-MOST_BITS = 16
-
 _GROUP = 8
 _GROUPS = 2**13  # per pass: its wider copies stay in the processor's cache
 _WHOLE_BYTES: dict[int, np.dtype[Any]] = {8: np.dtype("u1"), 16: np.dtype(">u2")}

@@ -253,24 +253,6 @@ def gains(users: Gains, items: Gains, *, metric: str, width: float = WIDE) -> Fi
     return figure
 
 
-def draw_exposure(path: str | Path, exposure: Shares, users: Gains, items: Gains, *, metric: str, title: str) -> None:
-    """Writes shares above and the gains of users and items below, as one picture.
-
-    Raises:
-      DataError: the file cannot be written, or its ending names no format of pictures.
-    """
-    figure, (above, middle, below) = style.figure(3, width=8.6, height=8.6, height_ratios=(5, 3, 3))
-    _shares(above, exposure, narrow=False)
-    _gains(middle, users, metric)
-    _gains(below, items, metric)
-    # One scale, so that users and items can be compared.
-    low, high = zip(middle.get_ylim(), below.get_ylim(), strict=True)
-    for panel in (middle, below):
-        panel.set_ylim(min(low), max(high))
-    _note(figure, narrow=False)
-    style.save(figure, path, title=title)
-
-
 def _note(figure: Figure, *, narrow: bool) -> None:
     style.note(figure, SIMULATED.replace("noise, ", "noise,\n") if narrow else SIMULATED)
 

@@ -67,13 +67,8 @@ def sum_of_shares(grid: Grid, source: NoiseSource, *, sharers: int) -> Int64Arra
     return total
 
 
-def residues(vector: Int64Array) -> npt.NDArray[np.uint32]:
-    """Integers modulo 2^32, uint32 [n]: the sum of noisy vectors as a session unmasks it."""
-    return vector.astype(np.int64).view(np.uint64).astype(np.uint32)
-
-
 def signed(total: npt.NDArray[np.uint32]) -> Int64Array:
-    """The integers behind an unmasked sum, int64 [n], between -2^31 and 2^31 - 1; the inverse of ``residues``."""
+    """The integers behind an unmasked sum, int64 [n], between -2^31 and 2^31 - 1; of its residues modulo 2^32."""
     return np.ascontiguousarray(total, dtype=np.uint32).view(np.int32).astype(np.int64)
 
 

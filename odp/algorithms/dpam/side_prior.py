@@ -13,16 +13,13 @@ import numpy as np
 
 from odp.algorithms.choices import TrainingTask
 from odp.algorithms.dpam import userside
-from odp.algorithms.dpam.client import DpamClient
 from odp.algorithms.dpam.terms import BIAS_COLUMN, FACTOR_COLUMNS, FIRST_FACTOR_ROUND, TRUST_COLUMN, Terms
-from odp.algorithms.factorization.slices import ROWS
-from odp.algorithms.seam import LocalRows
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
 from odp.models.side_prior import SidePrior, items_sha256
 from odp.models.warm_start import checked_keys
 from odp.numerics.arrays import Float64Array
-from odp.protocol.wire.model import ModelVersion, Slices
+from odp.protocol.wire.model import ModelVersion
 
 #: Ridge on a category's difference, in users: categories of few panel users stay near to what all have in common.
 _RIDGE = 20.0
@@ -97,42 +94,3 @@ def side_prior(
         solved = prior + np.linalg.solve(normal + penalty, off[:, :, None])[:, :, 0]
         fitted = np.asarray(np.linalg.solve(categories, design.T @ solved))
     return SidePrior(attributes=empty.attributes, rows=fitted, items_sha256=empty.items_sha256)
-
-
-def predictions(
-    task: TrainingTask,
-    model: ModelVersion,
-    history: Ratings,
-    targets: Ratings,
-    *,
-    prior: SidePrior | None,
-    said: Sequence[Mapping[str, str]],
-) -> Float64Array:
-    """Predictions float64 [targets.n_ratings] as each user's device makes them with a side prior; not clamped.
-
-    Args:
-      history, targets: of the same users and items.
-      prior: None for none.
-      said: of each user, categories by attribute.
-
-    Raises:
-      DataError: sizes differ.
-      ConfigurationError: the prior was made for another model.
-    """
-    if not len(said) == history.n_users == targets.n_users:
-        raise DataError(f"Expected said and history of {targets.n_users} users (got {len(said)}, {history.n_users})")
-    client, rows = DpamClient(task.definition()), model.keyed.rows
-    begun = None
-    if prior is not None:
-        prior.require_made_for(rows)
-        begun = prior.means(said)
-    everything = Slices(model.version, np.arange(len(rows)), rows, model.dense)
-    out = np.empty(targets.n_ratings)
-    for user in range(targets.n_users):
-        items, values = history.user(user)
-        wanted = targets.user(user)[0].astype(np.int64)
-        device = client if begun is None else client.beginning(begun[user])
-        data = {ROWS: LocalRows(items.astype(np.int64), values.astype(np.float64))}
-        here = slice(int(targets.offsets[user]), int(targets.offsets[user + 1]))
-        out[here] = device.predict(everything, data, wanted)
-    return out

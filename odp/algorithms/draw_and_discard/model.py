@@ -95,12 +95,6 @@ def convolved_epsilon(epsilon: float, *, updates: int, delta: float) -> float:
     return high
 
 
-def published_convolved_epsilon(epsilon: float, *, updates: int, delta: float) -> float:
-    """Lemma 3 as printed, epsilon / sqrt(2 T) sqrt(log(1 / (2 delta))): not a bound; for comparison."""
-    _check(epsilon, 1)
-    return epsilon / math.sqrt(2.0 * updates) * math.sqrt(math.log(1.0 / (2.0 * delta)))
-
-
 @dataclass(frozen=True)
 class Learned:
     """What the adversaries learn of one report; see the module.

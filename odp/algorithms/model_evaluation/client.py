@@ -8,7 +8,7 @@ A user's numbers depend on its own examples and seed alone, so that devices and 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
@@ -37,10 +37,11 @@ _DRAWS = 1 << 32
 _PARAMETERS = 2**20  # of personal models in memory at once
 
 
-class Gather(Protocol):
-    """Reads the usable examples at some places."""
-
-    def __call__(self, places: Int64Array, /) -> Labelled: ...
+# Reads the usable examples at some places.
+Gather = Callable[[Int64Array], Labelled]
+# Trains a model further on the examples (features, targets) of users, ``counts`` int64 [users] after each other, from
+# the start and with the seeds: what training moves the parameters by, float32 [users, size].
+Train = Callable[[Float32Array, tuple[Float32Array, Float32Array], Int64Array, UInt64Array], Float32Array]
 
 
 class Test(Protocol):
@@ -49,22 +50,6 @@ class Test(Protocol):
     def __call__(
         self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
     ) -> Tested: ...
-
-
-class Train(Protocol):
-    """Trains a model further on the examples (features, targets) of users, ``counts`` int64 [users] after each other.
-
-    The result is what training moves the parameters by, float32 [users, size].
-    """
-
-    def __call__(
-        self,
-        start: Float32Array,
-        examples: tuple[Float32Array, Float32Array],
-        counts: Int64Array,
-        seeds: UInt64Array,
-        /,
-    ) -> Float32Array: ...
 
 
 def vectors_of_users(

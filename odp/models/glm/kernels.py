@@ -247,17 +247,3 @@ def differences(
                 if not np.isfinite(difference[j]):
                     difference[:] = _ZERO
                     break
-
-
-@numba.njit(nogil=True, cache=True, fastmath=_SUMMED)
-def add_clipped(moved: Any, clip: float, total: Any) -> None:
-    """Adds rows of ``moved`` float32 [users, size], scaled down to an L2 norm of at most ``clip``, to ``total``."""
-    for user in range(len(moved)):
-        row = moved[user]
-        squares = _ZERO
-        for j in range(len(row)):
-            squares += row[j] * row[j]
-        length = np.sqrt(np.float64(squares))
-        factor = np.float32(clip / length if length > clip else 1.0)
-        for j in range(len(row)):
-            total[j] += factor * row[j]

@@ -13,7 +13,7 @@ from odp.errors import DataError
 from odp.models.glm import stacked
 from odp.models.glm.shape import Family, Glm
 from odp.models.local_training import LocalTraining
-from odp.numerics.arrays import Float32Array, Float64Array, require_seeds
+from odp.numerics.arrays import Float32Array, require_seeds
 
 
 def differences(
@@ -75,17 +75,6 @@ def differences(
         moved,
     )
     return moved
-
-
-def add_clipped(moved: Float32Array, clip: float, total: Float64Array) -> None:
-    """Adds each row of ``moved`` [users, size], scaled down to an L2 norm of at most ``clip``, to ``total`` [size]."""
-    if _compiled():
-        from odp.models.glm import kernels
-
-        kernels.add_clipped(moved, clip, total)
-        return
-    lengths = np.sqrt(np.einsum("up,up->u", moved, moved, dtype=np.float64))
-    total += (clip / np.maximum(lengths, clip)) @ moved
 
 
 @functools.cache

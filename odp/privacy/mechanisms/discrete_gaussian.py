@@ -95,22 +95,6 @@ def largest(std: float) -> int:
     return math.floor(TAIL * std)
 
 
-def share_std(total_std: float, *, sharers: int) -> float:
-    """The standard deviation of each share, so that the shares of ``sharers`` honest clients add up to ``total_std``.
-
-    ``sharers`` is the *fewest* honest clients whose shares are in a sum that is released: the minimum cohort without
-    its corrupt fraction. With more of them, the noise is larger than what is charged, never smaller.
-
-    Raises:
-        PrivacyError: the share would be below ``SMALLEST_STD`` or above ``LARGEST_STD``; the message says what helps.
-    """
-    _validate.positive(total_std=total_std)
-    _validate.integer(low=1, high=2**32, sharers=sharers)
-    std = total_std / math.sqrt(sharers)
-    _require_std(std)
-    return std
-
-
 class DiscreteGaussian:
     """Draws int64 of the discrete Gaussian with standard deviation parameter ``std``, in grid units.
 

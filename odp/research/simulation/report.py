@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from odp.algorithms.experiment import Quality
@@ -21,12 +20,6 @@ from odp.research.simulation.verdict import Score, Verdict, metric_name, quality
 def shown_to_people(diagnostics: Mapping[str, Any], quality: Quality) -> list[str]:
     """Sections of the page; none where the run has no such figures."""
     return [*_lists(diagnostics), *_exposure_gains(diagnostics, quality)]
-
-
-def draw(path: Path, diagnostics: Mapping[str, Any], quality: Quality, *, title: str) -> None:
-    """The picture of both sections, as a file. Raises DataError, KeyError where a figure is missing."""
-    users, items, metric = _both(diagnostics, quality)
-    charts.draw_exposure(path, _shares(diagnostics["exposure"]), users, items, metric=metric, title=title)
 
 
 def _lists(diagnostics: Mapping[str, Any]) -> list[str]:

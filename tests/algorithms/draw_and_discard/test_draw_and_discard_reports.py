@@ -244,10 +244,14 @@ def test_two_noises_hide_as_a_simulation_of_them_shows() -> None:
 
 def test_the_published_bound_of_later_updates_is_too_small_or_above_epsilon() -> None:
     epsilon = math.log(16)
-    assert model.published_convolved_epsilon(epsilon, updates=2, delta=1e-8) > epsilon
+
+    def published(updates: int, delta: float = 1e-8) -> float:  # Lemma 3 as printed
+        return epsilon / math.sqrt(2.0 * updates) * math.sqrt(math.log(1.0 / (2.0 * delta)))
+
+    assert published(2) > epsilon
     for updates in (1000, 10_000):
         exact = model.convolved_epsilon(epsilon, updates=updates, delta=1e-8)
-        assert model.published_convolved_epsilon(epsilon, updates=updates, delta=1e-8) < exact
+        assert published(updates) < exact
 
 
 def test_a_report_on_privacy_names_both_levels_and_all_adversaries() -> None:

@@ -143,16 +143,3 @@ def test_seeds_and_features_have_to_fit_the_examples() -> None:
         population.differences(_SHAPES[0], start, examples, _TRAININGS[0], seeds=np.zeros(1, dtype=np.uint64), round=0)
     with pytest.raises(DataError, match="16 features"):
         population.differences(_SHAPES[1], start, examples, _TRAININGS[0], seeds=np.zeros(5, dtype=np.uint64), round=0)
-
-
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
-def test_a_clipped_sum_scales_long_rows_down_and_leaves_short_ones(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if compiled:
-        pytest.importorskip("numba")
-    monkeypatch.setattr(population, "_compiled", lambda: compiled)
-    moved = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0], [-30.0, 0.0]], dtype=np.float32)
-    total = np.array([1.0, 0.0])
-    population.add_clipped(moved, 1.0, total)
-    np.testing.assert_allclose(total, [1 + 0.6 + 0.3 - 1.0, 0.8 + 0.4], atol=1e-6)

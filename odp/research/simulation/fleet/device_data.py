@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -144,15 +143,3 @@ def _event(line: str, *, where: str) -> tuple[int, Event]:
     if not isinstance(values["service"], str) or not isinstance(values["type"], str):
         raise DataError(f"{where}: Expected service and type to be names")
     return user, Event(values["service"], values["type"], values["data"])
-
-
-def digest_of(*paths: Path) -> str:
-    """SHA-256 of files, in hex. Raises ConfigurationError where one cannot be read."""
-    digest = hashlib.sha256()
-    for path in paths:
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {path}: {error.strerror}; check the path") from error
-        digest.update(hashlib.sha256(content).digest())
-    return digest.hexdigest()
