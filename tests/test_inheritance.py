@@ -38,7 +38,6 @@ JUSTIFIED: Mapping[str, frozenset[tuple[str, str]]] = {
         }
     ),
     "an event that is charged as the other, and says more": frozenset({("StreamRelease", "GaussianRelease")}),
-    "a writer of kernels, for vectors of lanes": frozenset({("LaneWriter", "Writer")}),
     "a network on devices, and its two towers": frozenset({("TrainedTowers", "TrainedNetwork")}),
     "the steps of a seam that most of its forms share, and the form that changes some": frozenset(
         {
