@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from odp.errors import ConfigurationError, PrivacyError
+from odp.errors import PrivacyError
 from odp.privacy.mechanisms import DiscreteGaussian
-from odp.privacy.mechanisms.discrete_gaussian import _table, largest, share_std
+from odp.privacy.mechanisms.discrete_gaussian import _table, largest
 
 
 class Seeded:
@@ -67,9 +67,7 @@ def test_drawn_numbers_have_the_law_by_chi_square(std: float) -> None:
 
 def test_a_sum_of_shares_has_the_variance_that_is_charged() -> None:
     """50 shares of std 5: the variance of 20,000 sums within 5.5 of its standard errors (false alarm 4e-8)."""
-    std = share_std(5.0 * math.sqrt(50), sharers=50)
-    assert std == pytest.approx(5.0)
-    sums = DiscreteGaussian(std).draw(1_000_000, Seeded(6)).reshape(50, -1).sum(axis=0)
+    sums = DiscreteGaussian(5.0).draw(1_000_000, Seeded(6)).reshape(50, -1).sum(axis=0)
     assert abs(sums.var() / (50 * 25.0) - 1) < 5.5 * math.sqrt(2 / 20_000)
 
 
@@ -97,6 +95,4 @@ def test_shares_that_would_not_add_up_to_a_gaussian_are_refused(std: float) -> N
 
 def test_a_sum_that_needs_a_finer_grid_says_so() -> None:
     with pytest.raises(PrivacyError, match="choose a finer grid"):
-        share_std(30.0, sharers=100)
-    with pytest.raises(ConfigurationError, match="sharers"):
-        share_std(30.0, sharers=0)
+        DiscreteGaussian(30.0 / math.sqrt(100))

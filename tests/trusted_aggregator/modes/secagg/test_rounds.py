@@ -40,11 +40,12 @@ from odp.v1 import secagg_service_pb2 as wire
 from odp.v1 import secure_aggregation_pb2 as messages
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.modes.secagg import rounds as secagg_rounds
-from trusted_aggregator.modes.secagg.admission import Admission, WithToken
+from trusted_aggregator.modes.secagg.admission import WithToken
 from trusted_aggregator.modes.secagg.clients import Phase
 from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Pace, SessionLimits
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds, kept
 from trusted_aggregator.modes.secagg.servicer import NAME, SecureAggregationService, secagg_servicer
+from trusted_aggregator.rounds.enclave_half import Admission
 
 STEPS = ("advertise", "reveal", "share", "masked", "agree", "unmask")
 CLIENTS, MINIMUM = 30, 20
