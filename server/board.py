@@ -26,7 +26,7 @@ NEXT = (0, 1)
 SOON = (1, 2)
 #: Opening the next round takes less than a second, or as long as a party that is away takes to come back.
 NEXT_SECONDS = 3.0
-#: Its population has no active task.
+#: Its population has no active task, or its task is paused.
 LATER = (30, 60)
 
 _SignedCharter = population_pb2.SignedCharter
@@ -83,8 +83,9 @@ class Board:
         self._model_turn = itertools.count()
         self._left: dict[str, list[server_pb2.CheckInResponse]] = {}
         self._monotonic = monotonic
-        self._later, self._soon, self._next = map(_retry, (LATER, SOON, NEXT))
-        self._later.retry.without_task = True
+        self._paused, self._soon, self._next = map(_retry, (LATER, SOON, NEXT))
+        self._without_task = _retry(LATER)
+        self._without_task.retry.without_task = True
         # Of populations between two rounds, when the round closed; none where this server did not see it open.
         self._closed_at: dict[str, float] = {}
         self.refresh()
@@ -105,8 +106,11 @@ class Board:
     def _rebuild(self, rounds: list[OpenRound], published: list[PublishedModel]) -> None:
         answers: dict[str, list[server_pb2.CheckInResponse]] = {}
         waiting: set[str] = set()
+        paused: set[str] = set()
         for entry in rounds:
-            if self._desk is not None and self._desk.is_open(task_sha256(entry.task)):
+            if entry.paused and entry.round is None:
+                paused.add(entry.population)
+            elif self._desk is not None and self._desk.is_open(task_sha256(entry.task)):
                 answers.setdefault(entry.population, []).append(self._local(entry, self._desk))
             elif entry.round is None:
                 waiting.add(entry.population)
@@ -119,6 +123,7 @@ class Board:
             elif population in self._closed_at:
                 closed_at[population] = self._closed_at[population]
             answers[population] = [self._soon]
+        answers.update({population: [self._paused] for population in paused - answers.keys()})
         self._closed_at = closed_at
         models = {entry.population: self._published(entry) for entry in published}
         self._left = {}
@@ -139,7 +144,7 @@ class Board:
         """
         answers = self._answers.get(population)
         if answers is None:
-            return self._later
+            return self._without_task
         closed_at = self._closed_at.get(population)
         if closed_at is not None and self._monotonic() - closed_at < NEXT_SECONDS:
             return self._next

@@ -242,16 +242,24 @@ def serving(work: Path, camera: Camera) -> None:
 
 def exposure(work: Path, camera: Camera) -> None:
     """exposure.png: what a model of MovieLens-1M recommends, and who gains."""
+    from odp.pictures import charts, style
+    from odp.research.simulation import report
     from odp.research.simulation.record import read_record
-    from odp.research.simulation.report import draw
     from odp.research.simulation.verdict import quality_of
 
     odp("simulate", "--data", "ml-1m", "--preset", "ml-1m", "--seed", "1", "--output", "exposure", folder=work)
     record = read_record(work / "exposure")
-    draw(
-        IMAGES / "exposure.png", record["diagnostics"], quality_of(record),
-        title="exposure by popularity, and gains by group, on MovieLens-1M",
-    )  # fmt: skip
+    users, items, metric = report._both(record["diagnostics"], quality_of(record))
+    figure, (above, *below) = style.figure(3, width=8.6, height=8.6, height_ratios=(5, 3, 3))
+    charts._shares(above, report._shares(record["diagnostics"]["exposure"]), narrow=False)
+    for panel, group in zip(below, (users, items), strict=True):
+        charts._gains(panel, group, metric)
+    # One scale, so that users and items can be compared.
+    low, high = zip(*(panel.get_ylim() for panel in below), strict=True)
+    for panel in below:
+        panel.set_ylim(min(low), max(high))
+    charts._note(figure, narrow=False)
+    style.save(figure, IMAGES / "exposure.png", title="exposure by popularity, and gains by group, on MovieLens-1M")
 
 
 def continual(work: Path, camera: Camera) -> None:

@@ -37,7 +37,7 @@ class Recent(Generic[_Key, _Value]):
     def get_or_make(self, key: _Key, make: Callable[[], _Value]) -> _Value:
         """The value of ``key``, made where there is none: one at a time, and whoever needs the same one waits for it.
 
-        Raises what ``make`` raises; nothing is stored then.
+        ``make`` may not need another value of this memory. Raises what ``make`` raises; nothing is stored then.
         """
         value = self.get(key)
         if value is None:

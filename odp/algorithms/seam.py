@@ -437,8 +437,8 @@ class Algorithm(abc.ABC):
         except OverflowError:
             raise ConfigurationError("Expected clips and bounds that make releases of finite numbers") from None
 
-    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
-        return [self.query(0).releases]
+    @abc.abstractmethod
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]: ...
 
     @abc.abstractmethod
     def population(self) -> Population[Any]:

@@ -70,7 +70,6 @@ def fetch(
 
 
 def _digests(digests: list[str]) -> str | dict[str, str] | None:
-
     named = [value for value in digests if "=" in value]
     if (named and len(named) < len(digests)) or (len(digests) > 1 and not named):
         raise ConfigurationError("Expected one --sha256 DIGEST, or --sha256 FILE=DIGEST for each file")

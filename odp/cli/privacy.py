@@ -194,7 +194,6 @@ def _pure_epsilon(epsilon: float | None, delta: float, participations: int, ledg
 
 
 def _read_numbers(path: Path) -> list[float]:
-
     try:
         lines = path.read_text(encoding="utf-8").split()
         return [float(line) for line in lines]

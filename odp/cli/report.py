@@ -95,7 +95,6 @@ def names_of(runs: Sequence[Path]) -> list[str]:
 
 
 def _rendered(render: Callable[[], str], runs: str) -> str:
-
     try:
         return render()
     except OdpError:
@@ -107,7 +106,6 @@ def _rendered(render: Callable[[], str], runs: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

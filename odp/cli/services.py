@@ -400,8 +400,10 @@ def up(
             out.print(f"{name:<12} {child.address:<22} log {child.log}")
         if with_helper:
             out.print(f"tasks may ask the helper: broadcast.helper_key = {services.helper_key}", soft_wrap=True)
-        # Clients take the first address of `odp up` unless they are given another one.
-        where = "" if services.server_address == _SERVER_ADDRESS else f"--server {services.server_address} "
+        # Clients take the first address of `odp up` unless they are given another one; on this machine, they reach one
+        # that stands for all by the loopback.
+        address = services.server_address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
+        where = "" if address == _SERVER_ADDRESS else f"--server {address} "
         out.print(
             f"ready at {services.server_address}: developers connect with {where}--state {state}, devices with "
             f"{where}--services {state}. Ctrl-C stops all."

@@ -87,7 +87,7 @@ class Judgement:
     def refusal(self) -> Refusal | None:
         """Why the report is not taken, unless it was taken before; None: it is."""
         if self.task is None:
-            return self.over
+            return self.over or Refusal.ROUND_CLOSED
         try:
             if self.task.admission is not None:
                 self.task.admission.require(self.report.report_id, self.token, self.period)

@@ -99,13 +99,14 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class OpenRound:
-    """An active task's population, and the round that its devices can join now, if any."""
+    """An active task's population, and the round that its devices can join now, if any; no round comes while paused."""
 
     population: str
     task: common_pb2.SignedTask
     round: int | None
     model: common_pb2.SignedManifest | None
     round_key: common_pb2.SignedRoundKey | None = None
+    paused: bool = False
 
 
 @dataclass(frozen=True)

@@ -163,8 +163,9 @@ class Storage:
         """Whether an active task opens further rounds. False if it is as it was, or not active."""
         other = TASKS.c.paused.is_(None) if paused else TASKS.c.paused.is_not(None)
         change = sa.update(TASKS).where(TASKS.c.task_sha256 == sha256, TASKS.c.state == int(TaskState.ACTIVE), other)
-        change = change.values(paused=self._clock() if paused else None)
-        return self._transition(change, sha256, "paused" if paused else "resumed")
+        if paused:
+            return self._transition(change, sha256, "paused", at=TASKS.c.paused)
+        return self._transition(change.values(paused=None), sha256, "resumed")
 
     # Model versions
 
@@ -189,12 +190,8 @@ class Storage:
 
     def mark_published(self, sha256: bytes, version: int) -> bool:
         """Records that the distributor took ``version``; False if that was recorded before."""
-        change = (
-            sa.update(VERSIONS)
-            .where(*_at(VERSIONS, sha256, version=version), VERSIONS.c.published.is_(None))
-            .values(published=self._clock())
-        )
-        return self._transition(change, sha256, "published", round=version)
+        change = sa.update(VERSIONS).where(*_at(VERSIONS, sha256, version=version), VERSIONS.c.published.is_(None))
+        return self._transition(change, sha256, "published", at=VERSIONS.c.published, round=version)
 
     # Rounds
 
@@ -238,11 +235,10 @@ class Storage:
         change = _round_update(sha256, round, RoundState.OPEN).values(
             state=int(RoundState.RELEASED),
             contributions=contributions,
-            closed=self._clock(),
             release=release.release,
             release_signature=release.signature,
         )
-        return self._transition(change, sha256, "round_released", round=round)
+        return self._transition(change, sha256, "round_released", at=ROUNDS.c.closed, round=round)
 
     def apply_round(self, sha256: bytes, round: int, new: NewVersion) -> bool:
         """RELEASED -> APPLIED together with the version that it made; False if the round was not RELEASED.
@@ -278,7 +274,7 @@ class Storage:
         return common_pb2.SignedRelease(release=row.release, signature=row.release_signature)
 
     def open_rounds(self) -> list[OpenRound]:
-        """Every active task, oldest first, with its open round if it has one."""
+        """Every active task, oldest first, with its open round if it has one; of a paused one, none comes."""
         joined = TASKS.outerjoin(
             ROUNDS, sa.and_(ROUNDS.c.task_sha256 == TASKS.c.task_sha256, ROUNDS.c.state == int(RoundState.OPEN))
         ).outerjoin(
@@ -289,6 +285,7 @@ class Storage:
                 TASKS.c.population,
                 TASKS.c.definition,
                 TASKS.c.signature,
+                TASKS.c.paused,
                 ROUNDS.c.round,
                 ROUNDS.c.round_key,
                 VERSIONS.c.manifest,
@@ -296,7 +293,6 @@ class Storage:
             )
             .select_from(joined)
             .where(TASKS.c.state == int(TaskState.ACTIVE))
-            .where(sa.or_(TASKS.c.paused.is_(None), ROUNDS.c.round.is_not(None)))
             .order_by(TASKS.c.sequence)
         )
         return [_open_round_of(row) for row in self._all(query)]
@@ -397,9 +393,16 @@ class Storage:
         row = self._first(query)
         return None if row is None else VersionRecord(row.version, row.manifest, row.signature, row.published)
 
-    def _transition(self, change: sa.Update, sha256: bytes, event: str = "", **noted: Any) -> bool:
-        """Makes a change of one row, and notes ``event`` with it; returns whether the row was as ``change`` expects."""
+    def _transition(
+        self, change: sa.Update, sha256: bytes, event: str = "", *, at: sa.Column[float] | None = None, **noted: Any
+    ) -> bool:
+        """Makes a change of one row, and notes ``event`` with it; returns whether the row was as ``change`` expects.
+
+        The column ``at`` gets the time, which is that within the transaction.
+        """
         with self._transaction() as connection:
+            if at is not None:
+                change = change.values({at: self._clock()})
             changed = connection.execute(change).rowcount == 1
             if changed and event:
                 self._note(connection, sha256, event, **noted)
@@ -509,7 +512,7 @@ def _round_of(row: Any) -> RoundRecord:
 def _open_round_of(row: Any) -> OpenRound:
     task = common_pb2.SignedTask(definition=row.definition, signature=row.signature)
     if row.round is None:
-        return OpenRound(row.population, task, None, None)
+        return OpenRound(row.population, task, None, None, paused=row.paused is not None)
     model = common_pb2.SignedManifest(manifest=row.manifest, signature=row.manifest_signature)
     return OpenRound(row.population, task, row.round, model, common_pb2.SignedRoundKey.FromString(row.round_key))
 

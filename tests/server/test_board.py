@@ -23,9 +23,9 @@ class _Rounds:
         addresses = Addresses(lambda task: ("distributor.example:7201",), "aggregator.example:7202")
         self.board = Board(cast("Any", storage), addresses=addresses, monotonic=lambda: self.now)
 
-    def set(self, round: int | None) -> None:
+    def set(self, round: int | None, *, paused: bool = False) -> None:
         model = None if round is None else common_pb2.SignedManifest()
-        self.open = [OpenRound("people", common_pb2.SignedTask(), round, model)]
+        self.open = [OpenRound("people", common_pb2.SignedTask(), round, model, paused=paused)]
         self.board.refresh()
 
     @property
@@ -63,6 +63,9 @@ def test_a_round_that_this_server_did_not_see_open_is_not_about_to_be_followed_b
     rounds.set(None)
     assert rounds.window == SOON
     assert not rounds.board.answer("people").retry.without_task, "the last release may still be made"
+    rounds.set(None, paused=True)
+    assert rounds.window == LATER
+    assert not rounds.board.answer("people").retry.without_task, "it may still be made then, too"
 
 
 def test_a_device_of_the_round_before_asks_within_the_least_time_that_a_round_waits_for_it() -> None:

@@ -42,11 +42,6 @@ def load_settings(
         return made_of(parse(data.decode("utf-8")))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # of brackets of any depth
+    # Brackets of any depth end in a RecursionError.
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"{path}: Expected {what} as {form}: {error}") from None

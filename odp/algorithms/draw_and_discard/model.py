@@ -13,9 +13,8 @@ III    one instance, T updates later              likewise; ``lineage`` is the p
                                                   report is left, ``convolved_epsilon`` what T noises hide
 =====  =========================================  ================================================================
 
-The published bound for III (Lemma 3) is too small for 100 updates and more, and exceeds epsilon for few:
-``published_convolved_epsilon`` is for comparison. The exact number is a hockey-stick divergence of T-fold sums of
-Laplace noise, computed by Fourier transform.
+The published bound for III (Lemma 3) is too small for 100 updates and more, and exceeds epsilon for few. The exact
+number is a hockey-stick divergence of T-fold sums of Laplace noise, computed by Fourier transform.
 
 Source: Pihur et al. 2018, "Differentially-Private 'Draw and Discard' Machine Learning", section IV.
 

@@ -29,12 +29,14 @@ import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from odp import _validate
 from odp.crypto import jwt
-from odp.errors import AttestationError, ConfigurationError
+from odp.errors import AttestationError, ConfigurationError, StateError
 from odp.refusing import refusing
 from odp.trust.enclave import chain, registers
 from odp.trust.enclave.evidence import (
@@ -47,18 +49,9 @@ from odp.trust.enclave.evidence import (
     read_token,
     report_data,
 )
+from odp.trust.enclave.identity import EnclaveIdentity
 from odp.trust.enclave.policy import ROLES, EnclavePolicy, Role
 from odp.trust.enclave.reference_values import ReferenceValues, Validity
-
-if TYPE_CHECKING:
-    from odp.v1 import attestation_pb2
-from collections.abc import Sequence
-
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
-
-from odp.errors import StateError
-from odp.trust.enclave.identity import EnclaveIdentity
 from odp.v1 import attestation_pb2
 
 # Clocks of devices and platforms differ; the nonce, not the clock, is what makes evidence fresh.

@@ -105,7 +105,7 @@ def test_no_sum_of_noisy_vectors_wraps_around_whatever_is_drawn(byte: int) -> No
     noisy[0] = sign * GRID.bound
     total = (noisy.astype(np.int64) * GRID.maximum).view(np.uint64).astype(np.uint32)  # modulo 2^32
     np.testing.assert_array_equal(shares.signed(total), GRID.maximum * noisy)
-    shares.ring_of(GRID).encode(noisy)
+    shares.ring_of(GRID).encode(noisy)  # raises where a number has no place on the ring
 
 
 @given(

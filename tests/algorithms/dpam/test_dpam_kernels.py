@@ -151,6 +151,20 @@ def test_sums_of_items_are_those_of_whole_numbers(rank: int, largest: bool) -> N
         np.testing.assert_array_equal(products[item] - 1, targets[here].astype(np.int64) @ weighted[here])
 
 
+def test_the_sums_of_an_item_that_everybody_rated_are_exact() -> None:
+    """2^20 users at every bound: 2^52, and one more unit would still count."""
+    users = 2**20
+    rows = np.full((users, 1), -(2**11), np.int16)
+    weights, targets = np.full(users, 2**10, np.int16), np.full(users, -(2**9), np.int16)
+    weights[0] -= 1
+    squares, products = np.zeros((1, 3), np.int64), np.zeros((1, 2), np.int64)
+    order = np.arange(users, dtype=np.int32)
+    kernels.add_items(0, 1, np.array([0, users]), order, weights, targets, rows, 7, squares, products)
+    mass = users * 2**10 - 1
+    assert squares[0].tolist() == [49 * mass, -7 * 2**11 * mass, 2**22 * mass]
+    assert products[0].tolist() == [-(2**9) * 7 * mass, 2**20 * mass]
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 40), negative=st.integers(0, 12), spread=st.integers(0, 8))
 def test_negative_eigenvalues_are_taken_away_or_the_matrix_is_left_as_it_was(

@@ -10,7 +10,6 @@ Source: System V ABI, dynamic section (DT_NEEDED, DT_SONAME).
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import marshal
 import re
@@ -26,6 +25,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
 from odp.errors import ConfigurationError
+from odp.trust.enclave.image.built import package_folder
 from odp.trust.enclave.image.contents import Contents, Installed, find
 from odp.trust.enclave.image.parts import Blob
 from odp.trust.enclave.image.recorded import Recorded
@@ -202,25 +202,3 @@ def _dynamic(path: Path) -> tuple[str, list[str]]:
 def standard_library() -> Path:
     """The folder of the running Python's standard library."""
     return Path(sysconfig.get_path("stdlib")).resolve()
-
-
-def package_folder(package: str) -> Path:
-    """The one folder of an import package.
-
-    Raises:
-        ConfigurationError: not installed, or not one folder with an ``__init__.py``.
-    """
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        raise ConfigurationError(
-            f"Cannot build an image with package={package!r}: it is not installed; is its name right?"
-        )
-    locations = [Path(location) for location in spec.submodule_search_locations or ()]
-    if spec.origin is None or len(locations) != 1 or not locations[0].is_dir():
-        raise ConfigurationError(
-            f"Cannot build an image with package={package!r}: it is not one folder with an __init__.py"
-        )
-    return locations[0].resolve()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
 import sys
@@ -19,7 +20,6 @@ from typing import Any
 from odp.errors import ConfigurationError, StateError
 from odp.transport import owner_files
 from odp.transport.logs import Log
-from odp.trust.enclave.image.building import package_folder
 from odp.trust.enclave.image.parts import Image, open_image, written
 from odp.trust.enclave.image.recorded import installed
 
@@ -33,6 +33,28 @@ _IMAGE = ".image"
 def packages_of(entry: str) -> tuple[str, ...]:
     """The import packages of an image with this entry module unless others are given: odp and the entry's own."""
     return tuple(sorted({"odp", entry.partition(".")[0]}))
+
+
+def package_folder(package: str) -> Path:
+    """The one folder of an import package.
+
+    Raises:
+        ConfigurationError: not installed, or not one folder with an ``__init__.py``.
+    """
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise ConfigurationError(
+            f"Cannot build an image with package={package!r}: it is not installed; is its name right?"
+        )
+    locations = [Path(location) for location in spec.submodule_search_locations or ()]
+    if spec.origin is None or len(locations) != 1 or not locations[0].is_dir():
+        raise ConfigurationError(
+            f"Cannot build an image with package={package!r}: it is not one folder with an __init__.py"
+        )
+    return locations[0].resolve()
 
 
 def built(entry: str, packages: Sequence[str] = ()) -> Path:

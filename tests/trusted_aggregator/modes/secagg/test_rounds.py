@@ -45,7 +45,6 @@ from trusted_aggregator.modes.secagg.clients import Phase
 from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Pace, SessionLimits
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds, kept
 from trusted_aggregator.modes.secagg.servicer import NAME, SecureAggregationService, secagg_servicer
-from trusted_aggregator.rounds.enclave_half import Admission
 
 STEPS = ("advertise", "reveal", "share", "masked", "agree", "unmask")
 CLIENTS, MINIMUM = 30, 20
@@ -76,7 +75,7 @@ class Host:
         task: odp.Statistics,
         *,
         rosters: Sequence[Collection[bytes]] = (),
-        admission: Admission | None = None,
+        admission: WithToken | None = None,
         limits: SessionLimits | None = None,
         token_key: Callable[[common_pb2.TaskDefinition, bytes], enrolment_pb2.SignedTokenKey] | None = None,
     ) -> None:
