@@ -294,7 +294,7 @@ def test_of_what_its_code_imports_late_an_enclave_has_all_that_it_runs(image):
             late |= {imported for imported in _imported_late(ast.parse(source)) if imported not in image}
     algorithms = {name for name in late if name.startswith(("odp.algorithms.", "odp.models."))}
     assert {name.rpartition(".")[2] for name in algorithms} == OUTSIDE
-    files = {"odp.transport", "odp._system.files.state_folder"}
+    files = {"odp.transport", "odp._system.files.settings_file", "odp._system.files.state_folder"}
     simulated = {"odp.datasets.examples", "odp.privacy.adaptive_clip", "threadpoolctl"}
     developers = {"odp._system.own_packages", "odp.protocol.catalogues.catalogue", "odp.privacy.reconstruction"}
     assert {name for name in late - algorithms if name.partition(".")[0] != "scipy"} == files | simulated | developers
