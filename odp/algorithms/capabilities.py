@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from odp.algorithms.declared import DeclaredRelease
     from odp.algorithms.estimates import Estimate
     from odp.datasets.ratings import Ratings
     from odp.models.item_files import IndexColumns, ItemColumns
@@ -118,9 +117,6 @@ class Inquiry(Algorithm):
 
     dense = True
     reads_model = False
-
-    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
-        return [self.query(0).releases]
 
     def left_out(self, users: Any) -> Mapping[str, LeftOut]:
         """By the name of an answer, what a simulation leaves out of the users' own data, and why.

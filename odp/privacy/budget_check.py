@@ -168,8 +168,12 @@ def _way_out(spent: Mapping[Event, int], wanted: Sequence[Event], *, budget: flo
     if len(noisy) < len(wanted):
         return "the devices randomise their reports: take a smaller epsilon of each report, or more reports at least"
 
+    different = Counter(noisy)
+
     def fits(factor: float) -> bool:
-        events = _and(spent, (scaled(event, factor) for event in noisy))
+        events = Counter(spent)
+        for event, times in different.items():
+            events[scaled(event, factor)] += times
         return accounting.epsilon(events, delta=delta, interval=composition.COARSE_INTERVAL) <= budget
 
     low, high = 1.0, 2.0

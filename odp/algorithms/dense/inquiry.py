@@ -16,6 +16,7 @@ from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCos
 from odp.numerics.arrays import Float32Array
 
 if TYPE_CHECKING:
+    from odp.algorithms.declared import DeclaredRelease
     from odp.datasets.ratings import Ratings
 
 
@@ -67,6 +68,9 @@ class DenseInquiry(Inquiry):
         terms = self.terms()
         check_round(round)
         return DenseQuery(self.release, terms.grid)
+
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        return [self.query(0).releases]
 
 
 class VectorInquiry(DenseInquiry):

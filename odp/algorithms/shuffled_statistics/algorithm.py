@@ -21,6 +21,7 @@ from odp.privacy.events import Event
 from odp.privacy.local_charge import LocalCharge
 
 if TYPE_CHECKING:
+    from odp.algorithms.declared import DeclaredRelease
     from odp.datasets.ratings import Ratings
     from odp.models.left_out import LeftOut
 
@@ -78,6 +79,9 @@ class TaskAlgorithm(RandomizedInquiry):
 
         check_round(round)
         return ReportsQuery(self.terms())
+
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        return [self.query(0).releases]
 
     def population(self) -> Population[Ratings]:
         from odp.algorithms.shuffled_statistics.population import ReportsPopulation
