@@ -25,10 +25,9 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
 from odp.errors import ConfigurationError
-from odp.trust.enclave.image.built import package_folder
 from odp.trust.enclave.image.contents import Contents, Installed, find
 from odp.trust.enclave.image.parts import Blob
-from odp.trust.enclave.image.recorded import Recorded
+from odp.trust.enclave.image.recorded import Recorded, package_folder
 from odp.trust.enclave.image.running import BOOTSTRAP
 
 #: Read by the interpreter before its first instruction in Python, from the part ``start``.

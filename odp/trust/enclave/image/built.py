@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import sys
@@ -21,7 +20,7 @@ from odp.errors import ConfigurationError, StateError
 from odp.transport import owner_files
 from odp.transport.logs import Log
 from odp.trust.enclave.image.parts import Image, open_image, written
-from odp.trust.enclave.image.recorded import installed
+from odp.trust.enclave.image.recorded import installed, package_folder
 
 _FORMAT = 1
 _LARGEST_STAMPS = 1 << 22
@@ -33,28 +32,6 @@ _IMAGE = ".image"
 def packages_of(entry: str) -> tuple[str, ...]:
     """The import packages of an image with this entry module unless others are given: odp and the entry's own."""
     return tuple(sorted({"odp", entry.partition(".")[0]}))
-
-
-def package_folder(package: str) -> Path:
-    """The one folder of an import package.
-
-    Raises:
-        ConfigurationError: not installed, or not one folder with an ``__init__.py``.
-    """
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        raise ConfigurationError(
-            f"Cannot build an image with package={package!r}: it is not installed; is its name right?"
-        )
-    locations = [Path(location) for location in spec.submodule_search_locations or ()]
-    if spec.origin is None or len(locations) != 1 or not locations[0].is_dir():
-        raise ConfigurationError(
-            f"Cannot build an image with package={package!r}: it is not one folder with an __init__.py"
-        )
-    return locations[0].resolve()
 
 
 def built(entry: str, packages: Sequence[str] = ()) -> Path:

@@ -12,6 +12,7 @@ import contextlib
 import csv
 import hashlib
 import importlib.metadata
+import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,3 +133,25 @@ def _listed(name: str, distribution: importlib.metadata.Distribution) -> list[tu
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def package_folder(package: str) -> Path:
+    """The one folder of an import package.
+
+    Raises:
+        ConfigurationError: not installed, or not one folder with an ``__init__.py``.
+    """
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise ConfigurationError(
+            f"Cannot build an image with package={package!r}: it is not installed; is its name right?"
+        )
+    locations = [Path(location) for location in spec.submodule_search_locations or ()]
+    if spec.origin is None or len(locations) != 1 or not locations[0].is_dir():
+        raise ConfigurationError(
+            f"Cannot build an image with package={package!r}: it is not one folder with an __init__.py"
+        )
+    return locations[0].resolve()
