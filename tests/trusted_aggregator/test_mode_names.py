@@ -9,8 +9,8 @@ import pytest
 
 import trusted_aggregator
 from odp.v1.common_pb2 import CohortTerms
-from trusted_aggregator.enclave.opened_task import round_class
 from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound
+from trusted_aggregator.modes.table import round_class
 
 ROOT = Path(str(trusted_aggregator.__file__)).parent
 MODES = ROOT / "modes"

@@ -1,12 +1,8 @@
-"""A task inside the enclave: its queries, its budget and its charges.
-
-Here alone in the enclave the number of a mode of aggregation becomes code: ``round_class``.
-"""
+"""A task inside the enclave: its queries, its budget and its charges."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from odp.algorithms.registry import algorithm_for
@@ -21,24 +17,10 @@ from odp.privacy.matrix.sensitivity import ParticipationRecord
 from odp.refusing import refusing
 from odp.signed.task import open_task, task_sha256
 from odp.v1 import common_pb2
-from odp.v1.common_pb2 import CohortTerms, TaskDefinition
-from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound
-from trusted_aggregator.modes.masked.enclave_half import MaskedRound
-from trusted_aggregator.modes.secagg.enclave_half import SecAggRound
+from trusted_aggregator.modes.table import round_class
 from trusted_aggregator.rounds.enclave_half import Round
 from trusted_aggregator.state.limits import MOST_STREAM_USERS
 from trusted_aggregator.state.sealed_state import TaskRecord
-
-_ROUNDS: Mapping[CohortTerms.Aggregation, type[Round]] = {
-    CohortTerms.AGGREGATION_UNSPECIFIED: EnclaveRound,
-    CohortTerms.AGGREGATION_MASKED: MaskedRound,
-    CohortTerms.AGGREGATION_SECAGG: SecAggRound,
-}
-
-
-def round_class(definition: TaskDefinition) -> type[Round]:
-    """The class of a task's rounds; the definition was checked (``odp.signed.task``)."""
-    return _ROUNDS[definition.cohort.aggregation]
 
 
 @dataclass(frozen=True)
