@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 
 from odp._system.files.state_folder import StateFolder
 from odp.transport import service
@@ -46,28 +46,16 @@ def listening(folder: Path, **settings: Any) -> Iterator[RunningServer]:
 
 
 @contextlib.contextmanager
-def in_another_process(folder: Path, *, guarded: bool = True) -> Iterator[str]:
-    """The address of such a listener in a process of its own, which nobody attacks."""
-    with timed_in_another_process(folder, guarded=guarded) as (address, _):
-        yield address
-
-
-@contextlib.contextmanager
-def timed_in_another_process(folder: Path, *, guarded: bool) -> Iterator[tuple[str, Callable[[], float]]]:
-    """The same, with a function of the seconds of a processor that this process has used."""
+def in_another_process(folder: Path, *, guarded: bool = True) -> Iterator[tuple[str, psutil.Process]]:
+    """Such a listener in a process of its own: its address, and the process."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(folder, there, guarded), daemon=True)
     process.start()
     there.close()
-
-    def used() -> float:
-        here.send("used")
-        return float(here.recv())
-
     try:
         assert here.poll(60.0), "the other process did not start"
-        yield here.recv(), used
+        yield here.recv(), psutil.Process(process.pid)
     finally:
         here.close()  # it stops then
         process.join(20.0)
@@ -80,5 +68,4 @@ def _serve(folder: Path, test: Connection, guarded: bool) -> None:
     with listening(folder) as running:
         test.send(running.address)
         with contextlib.suppress(EOFError):
-            while test.recv():
-                test.send(time.process_time())
+            test.recv()
