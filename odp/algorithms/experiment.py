@@ -224,6 +224,7 @@ class Quality:
       buckets: (key of a bucket, label); the first is drawn.
       baselines: label by key of a baseline.
       ceilings: keys of baselines that see all data in one place, so that no private method need reach them.
+      not_run: private methods that `odp compare` runs and a single run leaves out, as they take long.
       alone: (key of a bucket, label) of what a user has without a platform; None where buckets have none.
       rival: (key of a bucket, label) of the baseline that groups gain or lose against; None where buckets have none.
     """
@@ -236,6 +237,7 @@ class Quality:
     buckets: tuple[tuple[str, str], ...]
     baselines: Mapping[str, str]
     ceilings: tuple[str, ...] = ()
+    not_run: tuple[str, ...] = ()
     alone: tuple[str, str] | None = None
     rival: tuple[str, str] | None = None
 

@@ -290,6 +290,7 @@ def _train(
             notes=lines,
             left_out=finished.left_out,
         )
+        record["standard_errors"] = compared.get("standard_errors")
         if report is not None:
             with writing_file(report):
                 report.write_text(render_html(plain(record)), encoding="utf-8")

@@ -81,6 +81,11 @@ def baselines(task: BudgetedTask, split: Split, *, seed: int) -> Baselines:
     Raises:
       DataError: a part has no ratings, or the data are implicit.
     """
+    return Baselines(**{name: found.scores[0] for name, found in baseline_outcomes(task, split, seed=seed).items()})
+
+
+def baseline_outcomes(task: BudgetedTask, split: Split, *, seed: int) -> dict[str, Outcome]:
+    """What ``baselines`` reports, by name, with each user's errors. Raises as that."""
     scorers = {
         "global_mean": global_mean,
         "user_mean": user_mean,
@@ -88,7 +93,7 @@ def baselines(task: BudgetedTask, split: Split, *, seed: int) -> Baselines:
         "dp_item_user_bias": dp_item_user_bias,
         "als_ceiling": als_ceiling,
     }
-    return Baselines(**{name: score(task, split, seed).scores[0] for name, score in scorers.items()})
+    return {name: score(task, split, seed) for name, score in scorers.items()}
 
 
 def item_mean_events(
@@ -117,7 +122,7 @@ def means_events(
 def global_mean(task: BudgetedTask, split: Split, seed: int) -> Outcome:
     """Test RMSE of the mean of all training ratings."""
     check_parts(split)
-    return Outcome((rmse(np.full(split.test.n_ratings, float(split.train.values.mean())), split.test),))
+    return Outcome.of(np.full(split.test.n_ratings, float(split.train.values.mean())), split.test)
 
 
 def user_mean(task: BudgetedTask, split: Split, seed: int) -> Outcome:

@@ -17,7 +17,7 @@ Sources: He et al. 2020 (LightGCN) for the weak protocol, Liang et al. 2018 (arX
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from odp import _validate
 from odp.crypto.keyed_hash import key_of, keyed_hash
 from odp.datasets.ratings import Ratings
 from odp.errors import DataError
-from odp.numerics.arrays import Float32Array, Int64Array
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 
 _BLOCK = 256  # users whose scores are in memory at once: 40 MB for 40,000 items
 _GROUP = 64
@@ -36,11 +36,15 @@ Scores = Callable[[Int64Array], Float32Array]
 
 @dataclass(frozen=True)
 class Ranking:
-    """Mean Recall@k and NDCG@k over ``users`` users, by cutoff k."""
+    """Mean Recall@k and NDCG@k over ``users`` users, by cutoff k.
+
+    ``recall_by_user`` is each one's Recall at the first cutoff, float64 [users].
+    """
 
     users: int
     recall: dict[int, float]
     ndcg: dict[int, float]
+    recall_by_user: Float64Array | None = field(default=None, repr=False, compare=False)
 
     def to_json(self) -> dict[str, object]:
         """A JSON-able value: keys such as "recall@20"."""
@@ -77,6 +81,7 @@ def evaluate(
     discount = 1.0 / np.log2(np.arange(2, most + 2))
     ideal = np.concatenate(([0.0], np.cumsum(discount)))
     recall, ndcg = dict.fromkeys(cutoffs, 0.0), dict.fromkeys(cutoffs, 0.0)
+    recall_by_user = np.empty(len(users))
     for start in range(0, len(users), _BLOCK):
         block = users[start : start + _BLOCK]
         hits = _hits(scores(block), history.select_users(block), targets.select_users(block), most)
@@ -84,12 +89,16 @@ def evaluate(
         for cutoff in cutoffs:
             reachable = np.minimum(wanted, cutoff)
             block_hits = hits[:, :cutoff]
-            recall[cutoff] += float((block_hits.sum(axis=1) / (reachable if capped else wanted)).sum())
+            of_block = block_hits.sum(axis=1) / (reachable if capped else wanted)
+            if cutoff == cutoffs[0]:
+                recall_by_user[start : start + len(block)] = of_block
+            recall[cutoff] += float(of_block.sum())
             ndcg[cutoff] += float(((block_hits @ discount[:cutoff]) / ideal[reachable]).sum())
     return Ranking(
         users=len(users),
         recall={cutoff: value / len(users) for cutoff, value in recall.items()},
         ndcg={cutoff: value / len(users) for cutoff, value in ndcg.items()},
+        recall_by_user=recall_by_user,
     )
 
 

@@ -14,11 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
 
 from odp.datasets.ratings import Ratings, Split, merge
+from odp.evaluation.paired import squares_by_user
 from odp.numerics.arrays import Float64Array
 
 #: Settings per reference, data set, ε and seed.
@@ -38,10 +40,17 @@ class Outcome:
     Attributes:
       scores: one number per metric.
       settings: what was chosen, by name; empty where there was nothing to choose.
+      squares: each user's sum of squared errors float64 [n_users], where the score is an RMSE.
     """
 
     scores: tuple[float, ...]
     settings: Settings = field(default_factory=dict)
+    squares: Float64Array | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, predicted: Float64Array, targets: Ratings, settings: Settings = MappingProxyType({})) -> Outcome:
+        """The RMSE of predictions float64 [n_ratings]."""
+        return cls((rmse(predicted, targets),), settings, squares_by_user(predicted, targets))
 
 
 def rmse(predicted: Float64Array, targets: Ratings) -> float:
@@ -80,4 +89,4 @@ def tuned_rmse(split: Split, grid: Sequence[Settings], made: Callable[..., Predi
 
     predict, settings = best(grid, made, loss if split.validation.n_ratings else None)
     history = merge(split.train, split.validation)
-    return Outcome((rmse(predict(history, split.test), split.test),), settings)
+    return Outcome.of(predict(history, split.test), split.test, settings)

@@ -28,7 +28,7 @@ _TASKS, _MEMORY = Path("/proc/self/task"), Path("/proc/self/statm")
 _PAGE = resource.getpagesize()
 #: Seconds between two looks: while a connection is new or suspect, and otherwise.
 _SOON, _LATER = 0.005, 0.05
-#: Between two looks with nothing suspect, how often the descriptors are counted: what a new one sends is read by gRPC as
+#: How often the descriptors are counted between two looks with nothing suspect: gRPC reads what a new one sends as
 #: fast as it comes.
 _COUNTS = 5
 #: The shares of a processor that looking may take, whatever the number of connections: as above.

@@ -31,6 +31,7 @@ from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import ConfigurationError
 from odp.evaluation.baselines import dp_item_means, dp_item_user_bias_predictions, rmse, user_mean_predictions
 from odp.evaluation.exposure import CUTOFF, Exposure, exposure, fifths
+from odp.evaluation.paired import rmse_error, squares_by_user
 from odp.evaluation.ranking import item_scores
 from odp.evaluation.reliability import Reliability, reliability
 from odp.models.left_out import LeftOut
@@ -56,6 +57,7 @@ QUALITY = Quality(
         "als_ceiling": "ALS, all data in one place, not private",
     },
     ceilings=("als_ceiling",),
+    not_run=("DP item covariance", "DP-SGD on the item table"),
     alone=("user_mean_rmse", "user mean, on the device"),
     rival=("baseline_rmse", "DP item mean + user bias"),
 )
@@ -93,7 +95,7 @@ class TaskExperiment:
 
     def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:
         """The test error beside the baselines, and what the ranges of predictions cover."""
-        from odp.evaluation.baselines import baselines as compute
+        from odp.evaluation.baselines import Baselines, baseline_outcomes
         from odp.evaluation.comparison import comparison_table
 
         intervals = metrics["test_intervals"]
@@ -102,9 +104,20 @@ class TaskExperiment:
         if not baselines:
             return {}
         with out.status("baselines"):
-            baseline_errors = compute(self._task, self.split, seed=self._seed)
-        out.print(comparison_table(baseline_errors, metrics["test_rmse"], run.epsilon, self._task.privacy.delta))
-        return {"baselines": asdict(baseline_errors)}
+            outcomes = baseline_outcomes(self._task, self.split, seed=self._seed)
+        baselines_reached = Baselines(**{name: outcome.scores[0] for name, outcome in outcomes.items()})
+        out.print(comparison_table(baselines_reached, metrics["test_rmse"], run.epsilon, self._task.privacy.delta))
+        test = self.split.test
+        predict = DpamPopulation(self._task.definition()).predict
+        squares = squares_by_user(predict(run.model, merge(self.split.train, self.split.validation), test), test)
+        return {
+            "baselines": asdict(baselines_reached),
+            "standard_errors": {
+                name: rmse_error(squares, outcome.squares, test.counts())
+                for name, outcome in outcomes.items()
+                if outcome.squares is not None
+            },
+        }
 
     def diagnose(self, run: FinishedRun) -> Diagnostics:
         """Errors by popularity and activity, and shares of clipped data."""

@@ -36,6 +36,7 @@ from odp.datasets.ratings import Ratings, Split, merge
 from odp.evaluation.ceilings import tuned_ials
 from odp.evaluation.exposure import MOST_USERS, Exposure, exposure, fifths
 from odp.evaluation.noise import SeededNoise, noised
+from odp.evaluation.paired import mean_error
 from odp.evaluation.ranking import (
     Ranking,
     StrongSplit,
@@ -75,6 +76,14 @@ class RankingBaselines:
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {"dp_popularity": self.dp_popularity.to_json(), "ials_ceiling": self.ials_ceiling.to_json()}
+
+    def standard_errors(self, ranking: Ranking) -> dict[str, float]:
+        """Those of the differences to a ranking of the same users, of Recall at the first cutoff, by name."""
+        return {
+            name: mean_error(ranking.recall_by_user, other.recall_by_user)
+            for name, other in vars(self).items()
+            if ranking.recall_by_user is not None and other.recall_by_user is not None
+        }
 
 
 class TaskEvaluation:
@@ -194,6 +203,7 @@ QUALITY = Quality(
         "ials_ceiling": "iALS, all data in one place, not private",
     },
     ceilings=("ials_ceiling",),
+    not_run=("DP-SGD on the item table",),
     rival=("baseline_recall", "DP popularity"),
 )
 
@@ -250,6 +260,7 @@ class TaskExperiment:
                 rows.insert(0, ("DP popularity", rankings.dp_popularity, "same ε and δ"))
                 rows.append(("iALS, all data in one place", rankings.ials_ceiling, "ceiling, not private"))
                 summary["baselines"] = rankings.to_json()
+                summary["standard_errors"] = rankings.standard_errors(ranking)
         out.print(_table(rows))
         return summary
 

@@ -117,6 +117,9 @@ def run_record(
 ) -> dict[str, Any]:
     """The record of a run; JSON-able, with None for what is infinite or unknown.
 
+    Where they are known, ``standard_errors`` of the differences to the baselines, by name and over paired users, stand
+    beside these (``odp.evaluation.paired``).
+
     Args:
       kind: "simulation" or "platform".
       task, split, seed: what was run.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from odp.models.left_out import left_out_in_words
 from odp.pictures.style import look
 from odp.research.simulation.record import left_out_of
 
-#: Methods whose scores differ by less than this share are level: another seed would order them otherwise.
+#: Methods whose scores differ by less than this share are level: noise of another seed would order them otherwise.
 LEVEL = 0.005
 _GOOD = 0.5
 _UNWEIGHED = "Whether that is good, a run with baselines says."
@@ -28,12 +27,24 @@ class Score:
       lower_is_better: an error; else a share of right answers.
       value: of the final model.
       baselines: by key, those with the same metric.
+      standard_errors: by key, of the differences to them; only those that a record has.
     """
 
     name: str
     lower_is_better: bool
     value: float
     baselines: Mapping[str, float]
+    standard_errors: Mapping[str, float]
+
+    def gain(self, name: str) -> float:
+        """How much better the model is than a baseline; below 0 where it is worse."""
+        apart = self.baselines[name] - self.value
+        return apart if self.lower_is_better else -apart
+
+    def is_level(self, name: str) -> bool:
+        """Whether chance may have made the difference to a baseline."""
+        chance = max(LEVEL * abs(self.baselines[name]), self.standard_errors.get(name, 0.0))
+        return abs(self.gain(name)) <= chance
 
 
 @dataclass(frozen=True)
@@ -60,23 +71,25 @@ def metric_name(key: str) -> str:
 def score_of(record: Mapping[str, Any], quality: Quality) -> Score | None:
     """The first metric of the final model; None where the run has none."""
     final, baselines = record.get(quality.final), record.get("baselines") or {}
+    errors = {name: error for name, error in (record.get("standard_errors") or {}).items() if error is not None}
     if isinstance(final, Mapping):
         key = next((name for name in final if name != "users"), None)
         if key is None or final[key] is None:
             return None
         baseline_values = {name: values[key] for name, values in baselines.items() if values.get(key) is not None}
-        return Score(f"test {metric_name(key)}", "loss" in key, float(final[key]), baseline_values)
+        return Score(f"test {metric_name(key)}", "loss" in key, float(final[key]), baseline_values, errors)
     if final is None:
         return None
     baseline_values = {name: value for name, value in baselines.items() if value is not None}
-    return Score(f"test {quality.label}", True, float(final), baseline_values)
+    return Score(f"test {quality.label}", True, float(final), baseline_values, errors)
 
 
 def verdict(record: Mapping[str, Any]) -> Verdict:
     """The verdict on a record of ``record.py``.
 
-    Scores within 0.5 % of each other are level. A win is good where at least half of the way from the best baseline to
-    a model of all data in one place is gone.
+    Scores within 0.5 % of each other are level, and so are those within one standard error over paired users. A win is
+    over every baseline of the run, and good where at least half of the way from the best one to a model of all data in
+    one place is gone. What `odp compare` runs and this run did not is named.
     """
     quality = quality_of(record)
     score = score_of(record, quality)
@@ -94,34 +107,52 @@ def verdict(record: Mapping[str, Any]) -> Verdict:
             f"This model has {reached}; {why}.",
             f"{_UNWEIGHED if quality.baselines else _NO_BASELINES}{_unprotected(record)}",
         )
-    sign = 1.0 if score.lower_is_better else -1.0
-    best = min(rivals, key=lambda name: sign * rivals[name])
-    gain = sign * (rivals[best] - score.value)
-    share = gain / abs(rivals[best]) if rivals[best] else math.copysign(1.0, gain)
-    other = f"{look(best).name} ({rivals[best]:.3f})"
-    if abs(share) < LEVEL:
-        text = f"This model and the best baseline are level: {reached}, {other}."
-        return Verdict("level", text, f"What it learns beyond that does not pay for its ε.{_unprotected(record)}")
-    if share < 0:
+    order = sorted(rivals, key=score.gain)
+    best = order[0]
+    level = next((name for name in order if score.is_level(name)), None)
+    if score.gain(best) < 0 and level != best:
         winner = look(best).name
         text = f"{winner[:1].upper()}{winner[1:]} wins with {rivals[best]:.3f}: this model has {reached}."
         advice = "the noise outweighs what it learns; try a larger ε, more users or fewer parameters"
         if record.get("epsilon") is None:
             advice = "it fails without noise, too, so its settings or its data do not fit"
         return Verdict("lose", text, f"That is not good: {advice}.{_unprotected(record)}")
+    about = f"{_not_run(quality)}{_unprotected(record)}"
+    if level is not None:
+        which = "the best baseline" if level == best else "a baseline"
+        text = f"This model and {which} are level: {reached}, {_named(level, score)}{_chance(level, score)}."
+        return Verdict("level", text, f"What it learns beyond that does not pay for its ε.{about}")
+    share = score.gain(best) / abs(rivals[best]) if rivals[best] else 1.0
     change = f"{100 * share:.1f} % {'below' if score.lower_is_better else 'above'}"
-    text = f"This model wins: {reached}, {change} the best baseline, {other}."
-    return Verdict("win", text, _judged(score, quality, rivals[best], sign) + _unprotected(record))
+    text = f"This model beats each baseline of this run: {reached}, {change} the best baseline, {_named(best, score)}."
+    return Verdict("win", text, _judged(score, quality, best) + about)
 
 
-def _judged(score: Score, quality: Quality, best: float, sign: float) -> str:
+def _named(name: str, score: Score) -> str:
+    return f"{look(name).name} ({score.baselines[name]:.3f})"
+
+
+def _chance(name: str, score: Score) -> str:
+    error = score.standard_errors.get(name, 0.0)
+    if abs(score.gain(name)) > error:
+        return ""
+    return f"; the difference is within one standard error over users, {error:.3f}"
+
+
+def _not_run(quality: Quality) -> str:
+    if not quality.not_run:
+        return ""
+    return f" Not run here, and private as well: {' and '.join(quality.not_run)}; `odp compare` runs them."
+
+
+def _judged(score: Score, quality: Quality, best: str) -> str:
     ceilings = [name for name in quality.ceilings if name in score.baselines]
     if not ceilings:
         return "How far it could go is unknown: no model of all data in one place was run."
     name = ceilings[0]
-    ceiling = score.baselines[name]
-    way, gone = sign * (best - ceiling), sign * (best - score.value)
-    shown = f"{look(name).name} ({ceiling:.3f})"
+    gone = score.gain(best)
+    way = gone - score.gain(name)
+    shown = _named(name, score)
     if way <= 0 or gone >= (1 - LEVEL) * way:
         return f"That is very good: it is as good as {shown}, which is not private."
     words = f"it goes {100 * gone / way:.0f} % of the way from there to {shown}, which is not private"
