@@ -226,14 +226,16 @@ class Device(Closing):
         services: Path | str = NAME,
         count: int = 10,
         titles: Path | str | None = None,
+        why: bool = False,
         allow_private_addresses: bool = False,
     ) -> None:
         """Prints the person's best items to their terminal, and puts them on their page (``show``), as ``use_model``.
 
+        With ``why`` each has the person's own three items that move its prediction most, and by how much.
         Items have their titles in the file ``titles``, found by key, else their keys. The app gets no value. Raises as
         ``use_model``; DataError also where the file of titles cannot be read, or is of other items.
         """
-        model, best = self._best(population, services, allow_private_addresses, k=count)
+        model, best = self._best(population, services, allow_private_addresses, k=count, why=why)
         named = titles_of(titles, model.downloaded.model.definition, model.downloaded.catalogue)
         self._shown = ShownItems.of(best, named, offline=model.offline)
         write_lines(self._shown.lines())

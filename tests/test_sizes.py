@@ -44,7 +44,7 @@ LARGE_FUNCTIONS = {
     "odp/research/simulation/tuning.py": {"tune": 11},
     "odp/transport/service.py": {"serve": 9},
     "device_runtime/host/program.py": {"start": 9},
-    "device_runtime/inference/recommend.py": {"best_of": 10},
+    "device_runtime/inference/candidates.py": {"recommend_candidates": 9},
     "trusted_aggregator/host/upgrading.py": {"upgrade": 12},
 }
 

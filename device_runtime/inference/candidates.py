@@ -16,6 +16,7 @@ import numpy as np
 
 from device_runtime.inference.recommend import (
     Recommendation,
+    Wanted,
     best_of,
     catalogues_of,
     offered_model,
@@ -32,11 +33,9 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model
 from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import CharterMemory
-from odp import _validate
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, ServiceError, StaleModel
-from odp.models.intervals import check_level
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.protocol.catalogues.catalogue import Catalogue
 from odp.protocol.wire.model import Slices
@@ -110,6 +109,7 @@ def recommend_candidates(
     k: int = 10,
     level: float | None = None,
     explore: bool = False,
+    why: bool = False,
     traffic: Traffic | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Recommendation:
@@ -117,7 +117,7 @@ def recommend_candidates(
 
     Of a device that rated more items than a request has places for, those chosen by a hash of its own seed count.
     Equal predictions rank by item number. ``clock`` (seconds since the epoch) says how old events are. Buckets of
-    another version of the model are left out. ``level`` and ``explore`` are as of ``recommend``.
+    another version of the model are left out. ``level``, ``explore`` and ``why`` are as of ``recommend``.
 
     Raises:
       ConfigurationError: ``k`` is not positive, the level is out of range, or the model predicts no values.
@@ -126,9 +126,7 @@ def recommend_candidates(
       StaleModel: model or candidates were replaced meanwhile: find them again.
       ServiceError, ServiceUnavailable: the distributor failed, or no device can use the model.
     """
-    _validate.integer(low=1, high=2**31, k=k)
-    if level is not None:
-        check_level(level)
+    wanted = Wanted(k, level, explore, why)
     if level is not None or explore:
         with_ranges(candidates.model)
     traffic = Traffic() if traffic is None else traffic
@@ -156,7 +154,7 @@ def recommend_candidates(
     new = (items < model.definition.model.items) & ~np.isin(items, client.items(examples.rows))
     slices = _with_rows(rated, items, item_rows)
     return best_of(
-        model, client, slices, examples.rows, items[new], k=k, level=level, explore=explore,
+        model, client, slices, examples.rows, items[new], wanted=wanted,
         catalogue=candidates.catalogue,
         left_out=ratings_left_out(store, model.definition, candidates.catalogue),
     )  # fmt: skip

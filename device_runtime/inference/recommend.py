@@ -37,6 +37,9 @@ from odp.protocol.wire.tables import broadcast_from
 from odp.trust.log.proofs import LogGuard
 from odp.v1 import server_pb2
 
+#: Own items per recommendation that say why.
+_REASONS = 3
+
 
 @dataclass(frozen=True)
 class DownloadedModel:
@@ -63,6 +66,8 @@ class Recommendation:
     ``keys`` are those of the items where the model's task names a catalogue; None elsewhere. ``ranges`` has the ranges
     of their predictions, where they were asked for. ``values`` tells whether scores are values within the declared
     range, or numbers that only rank. ``left_out`` counts the person's own ratings whose items the model does not know.
+    ``reasons`` has for each item those own ones that move its prediction most, by key or number, and by how much, where
+    they were asked for.
     All of it is the person's, and stays on the device.
     """
 
@@ -72,6 +77,7 @@ class Recommendation:
     ranges: Intervals | None = field(default=None, repr=False)
     values: bool = True
     left_out: int = field(default=0, repr=False)
+    reasons: tuple[tuple[tuple[int | str, float], ...], ...] | None = field(default=None, repr=False)
 
     @property
     def names(self) -> list[int] | tuple[str, ...]:
@@ -197,6 +203,21 @@ def with_ranges(model: Model, client: RecommenderClient | None = None) -> Interv
     return client
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of recommendations: arguments of ``recommend``. Raises ConfigurationError as that."""
+
+    k: int = 10
+    level: float | None = None
+    explore: bool = False
+    why: bool = False
+
+    def __post_init__(self) -> None:
+        _validate.integer(low=1, high=2**31, k=self.k)
+        if self.level is not None:
+            check_level(self.level)
+
+
 def best_of(
     model: Model,
     client: RecommenderClient,
@@ -204,27 +225,31 @@ def best_of(
     data: LocalData,
     items: Int64Array,
     *,
-    k: int,
-    level: float | None,
-    explore: bool,
+    wanted: Wanted,
     catalogue: Catalogue | None,
     left_out: int,
 ) -> Recommendation:
-    """The ``k`` best of ``items`` int64 [n] for ``client``, ``model``'s; else as ``recommend``. Raises as that."""
+    """The best of ``items`` int64 [n] for ``client``, ``model``'s; else as ``recommend``. Raises as that."""
     ranges = None
-    if level is None and not explore:
+    if wanted.level is None and not wanted.explore:
         scores = client.predict(slices, data, items)
-        best = np.argsort(-scores, kind="stable")[:k]
+        best = np.argsort(-scores, kind="stable")[: wanted.k]
         shown = client.on_scale(scores[best])
     else:
-        level = DEFAULT_LEVEL if level is None else level
+        level = DEFAULT_LEVEL if wanted.level is None else wanted.level
         intervals = with_ranges(model, client).intervals(slices, data, items, level=level)
-        best = np.argsort(-(intervals.upper if explore else intervals.predicted), kind="stable")[:k]
+        best = np.argsort(-(intervals.upper if wanted.explore else intervals.predicted), kind="stable")[: wanted.k]
         ranges = intervals.take(best)
         shown = ranges.mean
     chosen = items[best]
     keys = None if catalogue is None else tuple(catalogue.keys[item] for item in chosen.tolist())
-    return Recommendation(chosen, shown, keys, ranges, isinstance(client, IntervalClient), left_out)
+    reasons = None
+    if wanted.why:
+        reasons = tuple(
+            tuple((item if catalogue is None else catalogue.keys[item], added) for item, added in of_item)
+            for of_item in client.reasons(slices, data, chosen).most(_REASONS)
+        )
+    return Recommendation(chosen, shown, keys, ranges, isinstance(client, IntervalClient), left_out, reasons)
 
 
 def predict(
@@ -283,6 +308,7 @@ def recommend(
     level: float | None = None,
     explore: bool = False,
     side: SidePrior | None = None,
+    why: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> Recommendation:
     """The ``k`` items with the highest predictions that the device has not rated; fewer if fewer are left.
@@ -295,22 +321,21 @@ def recommend(
       explore: ranks by the upper ends of the ranges (at .9 without a level), so that items of which the model knows
         little come forward.
       side: begins at what the person says of themselves, which stays in the store.
+      why: gives the person's own three items that move each prediction most.
       clock: seconds since the epoch: how old events are.
 
     Raises:
       ConfigurationError: ``k`` is not positive, the level is out of range, or the model predicts no values.
       StateError: the store cannot be read.
     """
-    _validate.integer(low=1, high=2**31, k=k)
-    if level is not None:
-        check_level(level)
+    wanted = Wanted(k, level, explore, why)
     definition = downloaded.model.definition
     data = examples(store, definition, now=clock(), catalogue=downloaded.catalogue)
     client = personal(store, downloaded, side)
     candidates = np.setdiff1d(np.arange(definition.model.items, dtype=np.int64), client.items(data), assume_unique=True)
     return best_of(
         downloaded.model, client, downloaded.slices, data, candidates,
-        k=k, level=level, explore=explore, catalogue=downloaded.catalogue,
+        wanted=wanted, catalogue=downloaded.catalogue,
         left_out=ratings_left_out(store, definition, downloaded.catalogue),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from device_runtime.view.meaning import explained, history_chart, verdict
 from device_runtime.view.privacy_page import LIMITS, PrivacyPage
-from device_runtime.view.shown_items import ShownItems
+from device_runtime.view.shown_items import BECAUSE, ShownItems
 from device_runtime.view.source import ResultPage
 
 STYLE = """
@@ -87,8 +87,9 @@ def _recommended(shown: ShownItems | None) -> str:
         return ""
     notes = "".join(f'<p class="soft">{_text(note)}</p>' for note in shown.notes)
     rows = "".join(
-        f'<tr><td class="number">{rank}</td><td>{_text(name)}</td><td class="number">{_text(value)}</td></tr>'
-        for rank, (name, value) in enumerate(shown.rows, start=1)
+        f'<tr><td class="number">{rank}</td><td>{_text(name)}{_because(why)}</td>'
+        f'<td class="number">{_text(value)}</td></tr>'
+        for rank, (name, value, why) in enumerate(shown.rows, start=1)
     )
     head = f'<tr><th class="number"></th><th>item</th><th class="number">{_text(shown.head)}</th></tr>'
     table = f'<div class="wide"><table>{head}{rows}</table></div>' if rows else ""
@@ -96,6 +97,10 @@ def _recommended(shown: ShownItems | None) -> str:
         '<h2>Recommended to you</h2><p class="soft">computed on this device from your own data; the app that shows you '
         f"this does not get it</p>{notes}{table}"
     )
+
+
+def _because(why: str) -> str:
+    return f'<br><span class="soft">{BECAUSE} {_text(why)}</span>' if why else ""
 
 
 def around(result: ResultPage, folder: str, now: float) -> str:

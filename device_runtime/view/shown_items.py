@@ -40,6 +40,11 @@ class Best(Protocol):
         """Own ratings whose items the model does not know."""
         ...
 
+    @property
+    def reasons(self) -> Sequence[Sequence[tuple[int | str, float]]] | None:
+        """For each item the own ones that move its prediction most, by key or number, and by how much."""
+        ...
+
 
 @dataclass(frozen=True, repr=False)
 class ShownItems:
@@ -47,12 +52,12 @@ class ShownItems:
 
     Attributes:
       head: what the second column is: a predicted value, or a score.
-      rows: (item, its value), best first.
+      rows: (item, its value, why: own items and what they add, or nothing), best first.
       notes: what to know of them.
     """
 
     head: str
-    rows: tuple[tuple[str, str], ...] = field(repr=False)
+    rows: tuple[tuple[str, str, str], ...] = field(repr=False)
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -66,21 +71,40 @@ class ShownItems:
         if not len(best.scores):
             notes.append("there is nothing to recommend: you have rated every item")
         names = map(str, best.names) if named is None else named.names(best.names)
+        why = reasons_in_words(best, named) or [""] * len(best.scores)
         return cls(
             "predicted value" if best.values else "score",
-            tuple((name, f"{score:.2f}") for name, score in zip(names, best.scores.tolist(), strict=True)),
+            tuple(
+                (name, f"{score:.2f}", because)
+                for name, score, because in zip(names, best.scores.tolist(), why, strict=True)
+            ),
             tuple(notes),
         )
 
     def lines(self) -> list[str]:
         """For a terminal."""
-        wide = max((len(name) for name, _ in self.rows), default=0)
-        rows = [f"{rank:>3}  {name:<{wide}}  {value}" for rank, (name, value) in enumerate(self.rows, start=1)]
-        return [
-            *(f"note: {note}" for note in self.notes),
-            *([f"{'':>3}  {'item':<{wide}}  {self.head}"] if rows else []),
-            *rows,
-        ]
+        wide = max((len(name) for name, _, _ in self.rows), default=0)
+        lines = [f"note: {note}" for note in self.notes]
+        if self.rows:
+            lines.append(f"{'':>3}  {'item':<{wide}}  {self.head}")
+        for rank, (name, value, because) in enumerate(self.rows, start=1):
+            lines.append(f"{rank:>3}  {name:<{wide}}  {value}")
+            lines += [f"{'':>5}{BECAUSE} {because}"] if because else []
+        return lines
+
+
+#: Before the own items that move a prediction.
+BECAUSE = "because of"
+
+
+def reasons_in_words(best: Best, named: NamedItems | None) -> list[str] | None:
+    """For each item "A (+0.31), B (-0.12)", by title, else by key or number; None where nobody asked for it."""
+    if best.reasons is None:
+        return None
+    return [
+        ", ".join(f"{item if named is None else named.names([item])[0]} ({added:+.2f})" for item, added in of_item)
+        for of_item in best.reasons
+    ]
 
 
 def write_lines(lines: Sequence[str]) -> None:

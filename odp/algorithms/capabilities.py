@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkab
 
 from odp.algorithms.seam import Algorithm, Client, LocalData, NoisyTensors, Population, Server
 from odp.models.intervals import Intervals
+from odp.models.reasons import Reasons
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.protocol.wire.model import ModelVersion, Slices
 
@@ -44,6 +45,10 @@ class RecommenderClient(Client, Protocol):
 
     def on_scale(self, values: Float64Array) -> Float64Array:
         """Predictions as people see them: values within the declared range, or scores as they are."""
+        ...
+
+    def reasons(self, slices: Slices, data: LocalData, items: Int64Array) -> Reasons:
+        """What each of the person's own items adds to the predictions of ``items``. Raises as ``predict``."""
         ...
 
 

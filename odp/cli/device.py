@@ -92,6 +92,8 @@ def listed(
     for column, texts in (("name", names), ("key", keys)):
         for row, text in zip(rows, texts or (), strict=False):
             row[column] = text
+    for row, reasons in zip(rows, recommendation.reasons or (), strict=False):
+        row["because"] = [{"item": item, "added": added} for item, added in reasons]
     level = {} if recommendation.ranges is None else {"level": recommendation.ranges.level}
     return {**level, "recommendations": rows, "ratings_left_out": recommendation.left_out}
 
@@ -103,7 +105,9 @@ def notes_of(recommendation: Recommendation) -> list[str]:
     return [left_out_note(recommendation.left_out)] if recommendation.left_out else []
 
 
-def table_of(recommendation: Recommendation, names: Sequence[str] | None, *, title: str) -> Table:
+def table_of(
+    recommendation: Recommendation, names: Sequence[str] | None, *, title: str, reasons: Sequence[str] | None = None
+) -> Table:
     """A row per item: a value of the declared range, or a score that only ranks.
 
     A range says in its head how often it covers the person's own value.
@@ -113,11 +117,14 @@ def table_of(recommendation: Recommendation, names: Sequence[str] | None, *, tit
 
     ranges = recommendation.ranges
     head = [] if ranges is None else [f"{100 * ranges.level:g} times in 100 within"]
+    head += [] if reasons is None else ["because of your"]
     shown = Table("", "item", "predicted value" if recommendation.values else "score", *head, title=title)
     for rank, (item, score, *ends) in enumerate(recommendation.rows()):
         name = str(item) if names is None else names[rank]
         # A title may hold what a terminal's markup would take for a style.
-        shown.add_row(str(rank + 1), Text(name), f"{score:.2f}", *([f"{ends[0]:.2f} to {ends[1]:.2f}"] if ends else []))
+        within = [f"{ends[0]:.2f} to {ends[1]:.2f}"] if ends else []
+        because = [] if reasons is None else [Text(reasons[rank])]
+        shown.add_row(str(rank + 1), Text(name), f"{score:.2f}", *within, *because)
     return shown
 
 
@@ -331,6 +338,9 @@ def recommend(
             help="File or data set with the items' titles, found by key (columns item and title, or ratings)."
         ),
     ] = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show the person's own three items that move each prediction most.")
+    ] = False,
     allow_private_addresses: PrivateAddresses = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -365,8 +375,10 @@ def recommend(
     if index is not None:
         if candidates:
             raise ConfigurationError("Expected --candidates or --index, not both: an index has every item")
-        if level is not None or explore or prior is not None:
-            raise ConfigurationError("Expected --index alone: --level, --explore and --side go with a downloaded model")
+        if level is not None or explore or prior is not None or why:
+            raise ConfigurationError(
+                "Expected --index alone: --level, --explore, --side and --why go with a downloaded model"
+            )
         model = indexed_model(index, population=population)
         with Store.open(store_path(state, device)) as store:
             recommendation = recommend_indexed(store, model, k=count)
@@ -392,7 +404,9 @@ def recommend(
                 lookup, offer, cache=cache, charters=charters, log=guard, population=population, catalogues=catalogues
             )
             with Store.open(store_path(state, device)) as store:
-                recommendation = recommend_candidates(store, clusters, lookup, k=count, level=level, explore=explore)
+                recommendation = recommend_candidates(
+                    store, clusters, lookup, k=count, level=level, explore=explore, why=why
+                )
             definition, catalogue = clusters.model.definition, clusters.catalogue
         else:
             available = newest_model(
@@ -403,7 +417,7 @@ def recommend(
                 console().print(available.offline, markup=False)
             with Store.open(store_path(state, device)) as store:
                 recommendation = best_items(
-                    store, available.downloaded, k=count, level=level, explore=explore, side=prior
+                    store, available.downloaded, k=count, level=level, explore=explore, side=prior, why=why
                 )
             definition, catalogue = available.downloaded.model.definition, available.downloaded.catalogue
         if cache.failure is not None:
@@ -420,7 +434,7 @@ def _print_recommendations(
 ) -> None:
     """Prints items by title, else by key, else by number."""
     names = keys if named is None else named.names(recommendation.items.tolist() if keys is None else keys)
-    from device_runtime.view.shown_items import untitled_note
+    from device_runtime.view.shown_items import reasons_in_words, untitled_note
 
     untitled = 0 if named is None else named.missing
     if json:
@@ -436,7 +450,9 @@ def _print_recommendations(
             f"there is nothing to recommend to device {device}: it has rated every item that was found"
         )
         return
-    results_console().print(table_of(recommendation, names, title=f"device {device}, computed on the device"))
+    reasons = reasons_in_words(recommendation, named)
+    title = f"device {device}, computed on the device"
+    results_console().print(table_of(recommendation, names, title=title, reasons=reasons))
 
 
 def people_of(

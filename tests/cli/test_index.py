@@ -49,6 +49,8 @@ def test_an_index_is_exported_shown_updated_and_recommended_from(odp: Odp, tmp_p
     assert not own & {one["item"] for one in found}
     with pytest.raises(ConfigurationError, match="--candidates or --index, not both"):
         odp("device", "recommend", *at, "--candidates")
+    with pytest.raises(ConfigurationError, match="--side and --why go with a downloaded model"):
+        odp("device", "recommend", *at, "--why")
     with pytest.raises(DataError, match="not of 'others'"):
         odp("device", "recommend", *at, "--population", "others")
 

@@ -129,6 +129,10 @@ def test_the_commands_do_the_same_and_an_older_version_of_candidates_is_said(
     arguments += ["--state", str(world.root / "devices"), "--services", str(world.root)]
     found, whole_model = (odp_command(*arguments, *more)["recommendations"] for more in (["--candidates"], []))
     assert [one["item"] for one in found] == [one["item"] for one in whole_model]
+    reasoned, all_reasoned = (odp_command(*arguments, "--why", *way) for way in (["--candidates"], []))
+    assert all(len(one["because"]) == 3 for one in all_reasoned["recommendations"])
+    for one, other in zip(reasoned["recommendations"], all_reasoned["recommendations"], strict=True):
+        assert [reason["item"] for reason in one["because"]] == [reason["item"] for reason in other["because"]]
     for more in (["--level", "0.8"], ["--level", "0.8", "--explore"]):
         ranged, all_ranged = (odp_command(*arguments, *more, *way)["recommendations"] for way in (["--candidates"], []))
         assert [one["item"] for one in ranged] == [one["item"] for one in all_ranged]

@@ -181,6 +181,11 @@ def test_an_app_of_a_catalogue_shows_items_by_title_to_the_person_alone(
         page = urllib.request.urlopen(device.show(), timeout=10).read().decode()
         assert "Recommended to you" in page
         assert page.index(html.escape(printed[1][5:].rsplit("  ", 1)[0].strip())) > 0
+        device.recommend(POPULATION, services=world.root, titles=titles, why=True)
+        reasons = [line for line in capsys.readouterr().out.splitlines() if line.startswith("     because of ")]
+        assert reasons
+        assert all(line.startswith("     because of The 3th (") for line in reasons)  # the only own rating
+        assert "because of The 3th (" in urllib.request.urlopen(device.show(), timeout=10).read().decode()
         # Ratings by number are none of this model's, and the person hears of it.
         numbered.recommend(POPULATION, services=world.root)
         assert capsys.readouterr().out.startswith("note: 1 of your own ratings take no part: ")

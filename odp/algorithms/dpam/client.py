@@ -13,6 +13,7 @@ from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_p
 from odp.algorithms.seam import LocalData, LocalRows
 from odp.errors import ConfigurationError
 from odp.models.intervals import DEFAULT_LEVEL, Intervals, check_level
+from odp.models.reasons import Reasons
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
@@ -95,6 +96,15 @@ class DpamClient(OwnItems):
     def on_scale(self, values: Float64Array) -> Float64Array:
         """Predicted values as people see them: clamped to the declared range."""
         return np.asarray(np.clip(values, self._terms.low, self._terms.high))
+
+    def reasons(self, slices: Slices, data: LocalData, items: Int64Array) -> Reasons:
+        """What each own value adds to ``predict``, beside what the item and a prior give. Raises as that."""
+        terms = self._terms
+        rows = userside.usable_rows(terms, rows_to_predict(slices, items)).astype(np.float64)
+        rank = terms.rank if slices.version >= FIRST_FACTOR_ROUND else 0
+        batch = self._beside_prior(self._batch(slices, self._usable(data)), rank)
+        added = userside.shares(terms, batch, userside.ridges(terms, slices.dense), rows, rank=rank)
+        return Reasons(batch.items[0], added)
 
     def intervals(
         self, slices: Slices, data: LocalData, items: Int64Array, *, level: float = DEFAULT_LEVEL

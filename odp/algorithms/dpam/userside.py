@@ -153,6 +153,30 @@ def smooth_predictions(terms: Terms, batch: Batch, ridges: Float64Array, rows: F
     return np.asarray(terms.centre + rows[:, BIAS_COLUMN] + added)
 
 
+def shares(terms: Terms, batch: Batch, ridges: Float64Array, rows: Float64Array, *, rank: int) -> Float64Array:
+    """What each entry of the one user in ``batch`` adds to its predictions for item rows [k, width], float64 [k, L].
+
+    A prediction is centre + item bias and the sum of these: it is linear in the own values less their items' base
+    values. ``rank`` is 0 before the first factor round.
+    """
+    order, columns = np.argsort(batch.items[0], kind="stable"), slice(FACTOR_COLUMNS, FACTOR_COLUMNS + rank)
+    sorted_rows = batch.rows[0][order]
+    residual = batch.values[0][order] - terms.centre - sorted_rows[:, BIAS_COLUMN]
+    trust = sorted_rows[:, TRUST_COLUMN]
+    fit = fitted(
+        sorted_rows[:, columns],
+        residual,
+        trust,
+        row_ridge=float(ridges[0]),
+        bias_ridge=float(ridges[1]),
+        variance=terms.kernel_variance if rank else 0.0,
+    )
+    weighted = fit.basis.design(sorted_rows[:, columns]).T * (trust * residual)
+    added = np.empty((len(rows), len(order)))
+    added[:, order] = fit.basis.design(rows[:, columns]) @ np.linalg.solve(fit.normal, weighted)
+    return added
+
+
 def counted(terms: Terms, items: Int64Array, mask: npt.NDArray[np.bool_]) -> Contributions:
     """Contributions of the round of counts: the first ``max_items`` items of each user."""
     return Contributions(

@@ -10,6 +10,7 @@ from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_p
 from odp.algorithms.implicit import codec, userside
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
 from odp.algorithms.seam import LocalData
+from odp.models.reasons import Reasons
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
@@ -64,6 +65,12 @@ class ImplicitClient(OwnItems):
         if not person_weights.any():
             return userside.popularity(self._terms, rows, version=slices.version)
         return np.asarray(rows[:, FACTOR_COLUMNS:] @ person_weights)
+
+    def reasons(self, slices: Slices, data: LocalData, items: Int64Array) -> Reasons:
+        """What each own item adds to ``predict``; nothing where that is the popularity. Raises as that."""
+        rows = userside.usable_rows(rows_to_predict(slices, items)).astype(np.float64)
+        batch = _batch(slices, self._usable(data).items)
+        return Reasons(batch.items[0], userside.shares(batch, rows))
 
     def on_scale(self, values: Float64Array) -> Float64Array:
         """The same: scores have no scale."""

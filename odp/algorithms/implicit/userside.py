@@ -48,10 +48,19 @@ def user_rows(batch: Batch) -> Float64Array:
 
     Source: Cremonesi, Koren, Turrin 2010 (PureSVD).
     """
+    return np.asarray((_weights(batch)[:, None, :] @ batch.rows[:, :, FACTOR_COLUMNS:])[:, 0])
+
+
+def _weights(batch: Batch) -> Float64Array:
+    """Of each user's items [n, L], of length 1 or all 0."""
     weights = np.where(batch.mask, np.maximum(batch.rows[:, :, WEIGHT_COLUMN], 0.0), 0.0)
     norm = np.sqrt((weights * weights).sum(axis=1, keepdims=True))
-    weights /= np.where(norm > 0, norm, 1.0)
-    return np.asarray((weights[:, None, :] @ batch.rows[:, :, FACTOR_COLUMNS:])[:, 0])
+    return np.asarray(weights / np.where(norm > 0, norm, 1.0))
+
+
+def shares(batch: Batch, rows: Float64Array) -> Float64Array:
+    """What each item of the one user in ``batch`` adds to its scores of item rows [k, width], float64 [k, L]."""
+    return np.asarray(rows[:, FACTOR_COLUMNS:] @ (_weights(batch)[0][:, None] * batch.rows[0][:, FACTOR_COLUMNS:]).T)
 
 
 def scoring_rows(terms: Terms, batch: Batch, *, version: int) -> Float64Array:

@@ -9,6 +9,7 @@ import pytest
 import odp
 from device_runtime.inference.recommend import (
     DownloadedModel,
+    Wanted,
     best_of,
     download_model,
     predict,
@@ -69,6 +70,30 @@ def test_recommendations_equal_a_direct_computation_and_leave_out_the_history(tr
     assert found.items.tolist() == rest[order].tolist()
     np.testing.assert_array_equal(found.scores, np.clip(scores[order], 1, 5))
     assert len(set(found.items.tolist())) == 25
+
+
+def test_reasons_are_the_own_items_that_move_a_prediction_most(trained: Any) -> None:
+    downloaded = fetch(trained)
+    with trained.store(0) as store:
+        found, plain = recommend(store, downloaded, k=5, why=True), recommend(store, downloaded, k=5)
+        rows = store.ratings()
+    assert plain.reasons is None
+    assert found.items.tolist() == plain.items.tolist()
+    assert found.reasons is not None
+    for item, reasons in zip(found.items, found.reasons, strict=True):
+        sizes = [abs(added) for _, added in reasons]
+        assert sizes == sorted(sizes, reverse=True)
+        assert len(reasons) == 3
+        for own, added in reasons:
+            # Had that value been as much as the model expects, the prediction would be less by what it adds.
+            place = rows.items.tolist().index(own)
+            expected = direct(trained, {ROWS: LocalRows(np.zeros(0, dtype=np.int64), np.zeros(0))}, np.array([own]))[0]
+            half = rows.values.astype(float)
+            half[place] -= 0.01 * (half[place] - expected)
+            moved = direct(trained, {ROWS: rows}, np.array([item])) - direct(
+                trained, {ROWS: LocalRows(rows.items, half)}, np.array([item])
+            )
+            np.testing.assert_allclose(moved[0], 0.01 * added, rtol=1e-3, atol=1e-6)
 
 
 def test_a_device_that_rated_almost_everything_gets_what_is_left(trained: Any) -> None:
@@ -133,7 +158,7 @@ def test_predictions_beyond_the_scale_rank_items_and_are_shown_within_it(ways: d
     data = {ROWS: LocalRows(np.empty(0, dtype=np.int64), np.empty(0))}
     assert client.predict(slices, data, np.arange(4)).tolist() == [5.5, 6.5, 4.0, -0.5]
     model: Any = None
-    found = best_of(model, client, slices, data, np.arange(4), k=4, explore=False, catalogue=None, left_out=0, **ways)
+    found = best_of(model, client, slices, data, np.arange(4), wanted=Wanted(4, **ways), catalogue=None, left_out=0)
     assert found.items.tolist() == [1, 0, 2, 3]
     assert found.scores.tolist() == [5.0, 5.0, 4.0, 1.0]
     assert found.values
@@ -154,7 +179,7 @@ def test_exploring_brings_an_item_forward_of_which_little_is_known() -> None:
 
     def ranked(explore: bool) -> list[int]:
         found = best_of(
-            model, client, slices, data, np.arange(3), k=3, level=0.9, explore=explore, catalogue=None, left_out=0
+            model, client, slices, data, np.arange(3), wanted=Wanted(3, 0.9, explore), catalogue=None, left_out=0
         )
         return [int(item) for item in found.items]
 
