@@ -18,9 +18,13 @@ from odp.transport.logs import Log
 
 HOUR_SECONDS = 3600.0
 _STORES_PER_STEP = 32
-_FIXED_SECONDS = 1.0
-# Of a pause in which stores are pruned, at least.
-_LONG_PAUSE_SECONDS = 0.5
+# At a start, which no other party sees.
+_START_SECONDS = 1.0
+#: For what was begun, after the last row that a step begins with: to overwrite the largest row, and to commit.
+END_SECONDS = 1.0
+# Of an app's call in which stores are pruned, and of a pause, at least.
+_FIXED_SECONDS = 2.0
+_LONG_PAUSE_SECONDS = 1.5
 
 
 class Housekeeping:
@@ -55,41 +59,52 @@ class Housekeeping:
         self._whole = True
         self._deleted = 0
 
-    def step(self) -> None:
+    def step(self, *, seconds: float = _START_SECONDS) -> None:
         """Prunes the next few stores; returns at once if all of them were pruned in the last hour. Thread-safe.
 
-        A store that cannot be opened is skipped; no record is deleted in that hour.
+        After ``seconds`` it begins with no further row, and ends within ``END_SECONDS``. A store that cannot be opened
+        is skipped; no record is deleted in that hour.
         """
+        end = self._monotonic() + seconds
         with self._lock:
-            if self._is_due():
-                self._step()
+            if self._stores or self._is_due():
+                self._step(lambda: self._monotonic() >= end)
 
     def step_in_fixed_time(self) -> None:
-        """Does a step, where one is due, and returns after a second: an app that takes the time learns nothing."""
+        """Does a step, once an hour, and returns after two seconds: an app that takes the time learns nothing."""
+        # Whether rows are left of the last hour depends on the data.
         if self._is_due():
-            Door().lasting(_FIXED_SECONDS).attempt(self.step)
+            Door().lasting(_FIXED_SECONDS).attempt(lambda: self.step(seconds=_FIXED_SECONDS - END_SECONDS))
 
     def _is_due(self) -> bool:
-        return bool(self._stores) or self._monotonic() >= self._next
+        return self._monotonic() >= self._next
 
-    def _step(self) -> None:
-        if not self._stores:
+    def _step(self, over: Callable[[], bool]) -> None:
+        if self._is_due():
             self._next = self._monotonic() + HOUR_SECONDS
-            self._stores.extend(sorted(self._folder.glob("devices/*/*.sqlite")))
-            self._needed, self._whole, self._deleted = set(), True, 0
+            if not self._stores:
+                self._stores.extend(sorted(self._folder.glob("devices/*/*.sqlite")))
+                self._needed, self._whole, self._deleted = set(), True, 0
         for _ in range(min(_STORES_PER_STEP, len(self._stores))):
-            self._tidy(self._stores.popleft())
+            if over():
+                return
+            # One that is not finished is the first of the next step.
+            if self._tidied(self._stores[0], over):
+                self._stores.popleft()
         if not self._stores:
             self._end()
 
-    def _tidy(self, path: Path) -> None:
+    def _tidied(self, path: Path, over: Callable[[], bool]) -> bool:
+        """Whether nothing is left to do in a store, or nothing can be done."""
         try:
             with Store.open(path, durable=self._durable) as store:
                 now = self._clock()
-                self._deleted += prune(store, self.retention, now=now)
+                self._deleted += prune(store, self.retention, now=now, over=over)
                 self._needed |= records_needed(store, self.retention, now=now)
         except OdpError:
             self._whole = False
+            return True
+        return not over()
 
     def _end(self) -> None:
         records = 0
@@ -124,5 +139,5 @@ class Pauses:
         """Lets ``seconds`` pass; True where the host is to stop."""
         end = self._clock() + seconds
         if self._housekeeping is not None and seconds >= _LONG_PAUSE_SECONDS:
-            self._housekeeping.step()
+            self._housekeeping.step(seconds=seconds - END_SECONDS)
         return self._wait(max(end - self._clock(), 0.0))

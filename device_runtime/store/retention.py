@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -116,14 +116,22 @@ _TABLES = (
     ),
     ("assignments", "assignments", "time < ?1"),
 )
-_KEYS = {"local_data": "(service, key)", "downloads": "(service, key)", "download_versions": "(service)",
-         "local_parameters": "(task_sha256)", "assignments": "(task_sha256, round)"}  # fmt: skip
+_KEYS = {"local_data": ("service", "key"), "downloads": ("service", "key"), "download_versions": ("service",),
+         "local_parameters": ("task_sha256",), "assignments": ("task_sha256", "round")}  # fmt: skip
 
 
-def prune(database: Database, retention: Retention, *, now: float, most: int = _MOST_ROWS) -> int:
+def prune(
+    database: Database,
+    retention: Retention,
+    *,
+    now: float,
+    most: int = _MOST_ROWS,
+    over: Callable[[], bool] = lambda: False,
+) -> int:
     """Deletes rows and reports older than their period, at most ``most`` per table; returns their number.
 
     A later call goes on where one stopped. ``now`` is in seconds since the epoch; see above for a clock that jumps.
+    Once ``over`` is true, no further row is deleted: to overwrite one takes as long as it is large.
 
     Raises:
       StateError: the store cannot be written, or is damaged.
@@ -138,12 +146,16 @@ def prune(database: Database, retention: Retention, *, now: float, most: int = _
             days = getattr(retention, period)
             if days is None:
                 continue
-            key = _KEYS.get(table, "(id)")
-            deleted += database.execute(
-                f"DELETE FROM {table} WHERE {key} IN (SELECT {key[1:-1]} FROM {table} WHERE {old} LIMIT ?2)",
-                (now - days * _DAY, most),
+            columns = _KEYS.get(table, ("id",))
+            rows = database.all(
+                f"SELECT {', '.join(columns)} FROM {table} WHERE {old} LIMIT ?2", (now - days * _DAY, most)
             )
-        if retention.reports is not None:
+            condition = " AND ".join(f"{column} = ?" for column in columns)
+            for row in rows:
+                if over():
+                    return deleted
+                deleted += database.execute(f"DELETE FROM {table} WHERE {condition}", row)
+        if retention.reports is not None and not over():
             deleted += erase_reports(database, before=now - retention.reports * _DAY, most=most)
         return deleted
 

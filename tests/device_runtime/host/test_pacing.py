@@ -165,7 +165,8 @@ def test_r422_forgetting_rows_moves_neither_the_next_call_nor_the_end_of_a_host(
     class Slow:
         steps = 0
 
-        def step(self) -> None:
+        def step(self, *, seconds: float) -> None:
+            assert seconds == 4.0, "a second before the end of the pause"
             self.steps += 1
             host.now += 3.0
 

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from device_runtime_ledger import TASK, participation, prepare
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from device_runtime.host.housekeeping import HOUR_SECONDS, Housekeeping
+from device_runtime.host.housekeeping import END_SECONDS, HOUR_SECONDS, Housekeeping
 from device_runtime.person.limits import Limits
 from device_runtime.store.retention import Retention, prune, prune_records, records_needed
 from device_runtime.store.schema import State
@@ -27,7 +29,7 @@ def store(tmp_path: Path) -> Any:
         yield store
 
 
-def pruned(store: Store, retention: Retention, now: float, **bound: int) -> int:
+def pruned(store: Store, retention: Retention, now: float, **bound: Any) -> int:
     with store.transaction():
         store.execute("DELETE FROM pruning")
     assert prune(store, retention, now=now) == 0, "the first time is only noted"
@@ -79,8 +81,8 @@ def test_a_clock_that_jumps_deletes_nothing_unless_it_still_says_so_the_next_tim
     now = 1000 * DAY
     store.data("music").add_event("play", {}, time=now)
     retention = Retention(events=90)
-    for time in (now, now + 1, now + 1000 * DAY, now + 2, now + 1000 * DAY, now + 3, now + HOUR_SECONDS):
-        assert prune(store, retention, now=time) == 0
+    for moment in (now, now + 1, now + 1000 * DAY, now + 2, now + 1000 * DAY, now + 3, now + HOUR_SECONDS):
+        assert prune(store, retention, now=moment) == 0
     assert prune(store, retention, now=now + 1000 * DAY) == 0
     assert prune(store, retention, now=now + 1000 * DAY + HOUR_SECONDS) == 1
 
@@ -122,6 +124,58 @@ def test_a_host_looks_at_all_stores_of_its_folder_once_an_hour(tmp_path: Path) -
     assert "rows=39" in text.getvalue()
     with Store.open(store_path(tmp_path, 39)) as store:
         assert store.data("music").events() == []
+
+
+def test_r422_a_step_ends_at_its_time_and_the_next_one_goes_on_with_the_same_store(tmp_path: Path) -> None:
+    """Half a second passes at each look at the clock, and so for each row."""
+    now, steady = [1000 * DAY], [0.0]
+
+    def monotonic() -> float:
+        steady[0] += 0.5
+        return steady[0]
+
+    for device in range(2):
+        with Store.open_or_create(store_path(tmp_path, device), durable=False) as store:
+            store.data("music").replace_events("play", [{"track": track} for track in range(20)], time=0.0)
+            prune(store, Retention(), now=now[0])
+    text = io.StringIO()
+    keeper = Housekeeping(
+        tmp_path, Retention(), log=Log("devices", stream=text), durable=False, clock=lambda: now[0],
+        monotonic=monotonic,
+    )  # fmt: skip
+
+    def left() -> list[int]:
+        counts = []
+        for device in range(2):
+            with Store.open(store_path(tmp_path, device)) as store:
+                counts.append(store.data("music").count("events"))
+        return counts
+
+    now[0] += HOUR_SECONDS
+    begin = steady[0]
+    keeper.step(seconds=5.0)
+    assert steady[0] - begin <= 7.0, "no further row after the time is over"
+    before = left()
+    assert 0 < before[0] < 20
+    assert before[1] == 20
+    begin = steady[0]
+    keeper.step_in_fixed_time()
+    assert steady[0] - begin == 0.5, "a look at the clock: an app's call takes its fixed time once an hour"
+    assert left() == before
+    keeper.step(seconds=1e9)
+    assert left() == [0, 0]
+    assert "rows=40" in text.getvalue()
+
+
+def test_r422_the_largest_row_that_a_store_accepts_is_overwritten_in_the_time_left_for_it(tmp_path: Path) -> None:
+    """On a real clock, with a margin of two for a busy machine."""
+    with Store.open_or_create(store_path(tmp_path, 0), durable=True) as store:
+        store.examples("examples").add({"photo": np.zeros((2, 2**22 - 200), np.uint8)}, time=0.0)
+        prune(store, Retention(), now=1000 * DAY)
+        overs = iter([False, True])
+        begin = time.monotonic()
+        assert prune(store, Retention(), now=1000 * DAY + HOUR_SECONDS, over=lambda: next(overs)) == 1
+        assert time.monotonic() - begin < 2 * END_SECONDS
 
 
 def test_a_retention_file_names_what_is_wrong(tmp_path: Path) -> None:
