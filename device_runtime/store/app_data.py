@@ -323,10 +323,17 @@ def _columns(data: Mapping[str, Any]) -> None:
 
 def _json(value: object, *, what: str) -> str:
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        content = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):
         # What a JSON library says quotes the value, which is private.
         raise DataError(f"Expected the {what} to be JSON values: text, finite numbers, lists, objects") from None
+    if "\\ud" in content:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            # SQLite would give text that is no UTF-8, and a task could read no event at all.
+            raise DataError(f"Expected the {what} to be text without lone surrogates") from None
+    return content
 
 
 def _loaded(data: str | bytes) -> Mapping[str, Any] | bytes:

@@ -141,6 +141,9 @@ def errors(path: Path) -> Iterator[None]:
         yield
     except sqlcipher.DatabaseError as error:
         reason = str(error).lower()
+        if "could not decode" in reason:
+            # A lone surrogate, which earlier versions stored. This error has no name.
+            raise DataError(f"device store {path} holds an event whose text is no UTF-8") from error
         if error.sqlite_errorname == "SQLITE_INTERRUPT":
             raise TimeoutError from None
         if "malformed json" in reason:

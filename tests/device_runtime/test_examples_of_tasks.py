@@ -16,7 +16,8 @@ from device_runtime.round.examples import bucket_of, events, examples
 from device_runtime.store.store import Store, store_path
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import algorithm_for
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, DataError
+from odp.identity import LabelledItems
 from odp.models.events_query import AGGREGATES, EventsTerms
 from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
@@ -67,6 +68,15 @@ def test_several_events_of_one_item_become_one_row(
     found = rows(store, aggregate=aggregate, **value)
     assert [item for item, _ in found] == [item for item, _ in expected]
     assert dict(found) == pytest.approx(dict(expected))
+
+
+def test_half_a_character_of_an_earlier_version_is_about_the_data_and_not_about_the_store(store: Store) -> None:
+    """A store that cannot be read would keep the device from its round, and so tell the server of the event."""
+    play(store, {"track": 1})
+    store.execute("UPDATE events SET data = ?", ('{"track": "\\ud83d"}',))
+    assert events(store, asked(), now=NOW).items.tolist() == []
+    with pytest.raises(DataError, match="no UTF-8"):
+        events(store, asked(), now=NOW, catalogue=LabelledItems(["a"]))
 
 
 def test_events_of_other_types_services_and_kinds_of_values_give_no_row(store: Store) -> None:

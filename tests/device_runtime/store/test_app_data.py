@@ -103,11 +103,19 @@ def test_downloads_are_replaced_as_a_whole_and_a_version_never_changes(store: St
     assert (data.downloaded_version, data.downloaded_keys(), data.downloaded("years")) == ("v2", ["titles"], None)
 
 
+def test_text_beyond_the_basic_plane_and_text_about_surrogates_are_text(store: Store) -> None:
+    row = {"a": "\U0001f600", "b": "\\ud83d"}
+    store.data("music").add_event("play", row, time=1.0)
+    assert [event.data for event in store.data("music").events()] == [row]
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         ({"a": float("nan")}, "JSON"),
         ({"a": object()}, "JSON"),
+        ({"a": "xxx\ud83d"}, "lone surrogates"),
+        ({"a": ["xxx", {"b\udc00": 1}]}, "lone surrogates"),
         ({"a": "x" * 20_000}, "event_bytes"),
         (b"x" * 20_000, "event_bytes"),
         ({f"c{n}": 1 for n in range(65)}, "columns"),
