@@ -1,4 +1,9 @@
-"""A release of 2^22 numbers, 32 MiB, in an aggregator of real processes that is killed at each step of it."""
+"""A release of 2^22 numbers, 32 MiB, in an aggregator of real processes that is killed at each step of it.
+
+In CI, ``trusted_aggregator/host/test_detached_releases.py`` has these deaths without processes,
+``host/test_storage.py`` kills at every step of writing pieces, and ``e2e/test_detached_releases.py`` trains with such
+releases.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ from odp.transport.channel import CHUNK_BYTES
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, common_pb2
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.proof]
 
 BINS = 2**22
 DEVICES = 3
@@ -66,7 +71,6 @@ class LargeAggregator(Aggregator):
         return (reply.chunk for reply in self._orders.GetReleasedValues(request, timeout=SECONDS))
 
 
-@pytest.mark.slow
 def test_a_long_release_survives_kills_at_each_step_and_damaged_pieces_are_refused(tmp_path: Path) -> None:
     world = LargeWorld(EmulatedPlatform.open(tmp_path / "other-chip"), "people", minimum=DEVICES)
     with contextlib.ExitStack() as stack:

@@ -41,10 +41,8 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
     assert not left, f"left running: {left}"
 
 
-@pytest.mark.slow
-def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_charges_once(
-    platform: Platform, points_of: PointsOf
-) -> None:
+@pytest.mark.proof
+def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_charges_once(platform: Platform) -> None:
     task = a_task()
     platform.kill("aggregator")
     child = platform.start("aggregator", f"{AGGREGATOR}.apply:before")  # the round is open in memory alone
@@ -53,18 +51,16 @@ def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_char
     platform.died(child)
     platform.crash_through(
         "aggregator",
-        points_of(
-            [
-                f"{AGGREGATOR}.apply:after",  # the open round is stored, and the server does not know
-                f"{AGGREGATOR}.add:before:2",  # contributions are counted, not stored
-                f"{AGGREGATOR}.add:after:2",  # stored, not acknowledged
-                f"{AGGREGATOR}.wait_for:before",  # the set is closed, its charge is in the enclave's memory alone
-                f"{AGGREGATOR}.apply:before",  # charged in memory alone
-                f"{AGGREGATOR}.apply:after",  # the charge is stored, the counters do not know
-                f"{AGGREGATOR}.apply:before:2",  # the release is signed in memory alone
-                f"{AGGREGATOR}.erase:before",  # the release is stored, the contributions still lie there
-            ]
-        ),
+        [
+            f"{AGGREGATOR}.apply:after",  # the open round is stored, and the server does not know
+            f"{AGGREGATOR}.add:before:2",  # contributions are counted, not stored
+            f"{AGGREGATOR}.add:after:2",  # stored, not acknowledged
+            f"{AGGREGATOR}.wait_for:before",  # the set is closed, its charge is in the enclave's memory alone
+            f"{AGGREGATOR}.apply:before",  # charged in memory alone
+            f"{AGGREGATOR}.apply:after",  # the charge is stored, the counters do not know
+            f"{AGGREGATOR}.apply:before:2",  # the release is signed in memory alone
+            f"{AGGREGATOR}.erase:before",  # the release is stored, the contributions still lie there
+        ],
         also="server",
     )
     # In the second round, after what the last death left was erased: nobody heard of the stored release.
@@ -73,24 +69,22 @@ def test_an_aggregator_that_dies_at_any_step_keeps_what_it_acknowledged_and_char
     platform.check(task)
 
 
-@pytest.mark.slow
-def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform, points_of: PointsOf) -> None:
+@pytest.mark.proof
+def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform) -> None:
     task = a_task()
     platform.kill("server")
     platform.submit_to_dying_server(task, [f"{SERVER}.add_task:before", f"{SERVER}.add_task:after"])
     platform.crash_through(
         "server",
-        points_of(
-            [
-                f"{SERVER}.add_first_version:before",
-                f"{SERVER}.add_first_version:after",
-                f"{CLIENTS}:DistributorClient.publish:after",
-                f"{LOG}.append:after:3",  # the model is in the log, and not in the database
-                f"{SERVER}.mark_published:after",
-                f"{CLIENTS}:AggregatorClient.open_round:after",
-                f"{SERVER}.open_round:after",
-            ]
-        ),
+        [
+            f"{SERVER}.add_first_version:before",
+            f"{SERVER}.add_first_version:after",
+            f"{CLIENTS}:DistributorClient.publish:after",
+            f"{LOG}.append:after:3",  # the model is in the log, and not in the database
+            f"{SERVER}.mark_published:after",
+            f"{CLIENTS}:AggregatorClient.open_round:after",
+            f"{SERVER}.open_round:after",
+        ],
     )
     platform.start("server")
     platform.submit(task)
@@ -100,29 +94,25 @@ def test_a_server_that_dies_at_any_step_goes_on_where_it_was(platform: Platform,
     platform.kill("server")
     platform.crash_through(
         "server",
-        points_of(
-            [
-                f"{SERVER}.set_contributions:after",
-                f"{CLIENTS}:AggregatorClient.close_round:after",
-                f"{LOG}._store:before:2",  # entries and hashes of a batch without a checkpoint
-                f"{LOG}._store:after:2",  # the release is in the log, and not in the database
-                f"{SERVER}.release_round:after",
-                f"{SERVER}.apply_round:before",
-                f"{SERVER}.apply_round:after",
-                f"{CLIENTS}:AggregatorClient.close_round:before",
-                f"{SERVER}.end_task:before",
-                f"{SERVER}.end_task:after",
-            ]
-        ),
+        [
+            f"{SERVER}.set_contributions:after",
+            f"{CLIENTS}:AggregatorClient.close_round:after",
+            f"{LOG}._store:before:2",  # entries and hashes of a batch without a checkpoint
+            f"{LOG}._store:after:2",  # the release is in the log, and not in the database
+            f"{SERVER}.release_round:after",
+            f"{SERVER}.apply_round:before",
+            f"{SERVER}.apply_round:after",
+            f"{CLIENTS}:AggregatorClient.close_round:before",
+            f"{SERVER}.end_task:before",
+            f"{SERVER}.end_task:after",
+        ],
     )
     platform.start("server")
     platform.check(task)
 
 
-@pytest.mark.slow
-def test_a_distributor_that_dies_at_any_step_holds_whole_models_or_none(
-    platform: Platform, points_of: PointsOf
-) -> None:
+@pytest.mark.proof
+def test_a_distributor_that_dies_at_any_step_holds_whole_models_or_none(platform: Platform) -> None:
     task = a_task()
     platform.kill("distributor")
     child = platform.start("distributor", f"{MODELS}.write_table:after")  # half a model
@@ -131,15 +121,13 @@ def test_a_distributor_that_dies_at_any_step_holds_whole_models_or_none(
     platform.died(child)
     platform.crash_through(
         "distributor",
-        points_of(
-            [
-                f"{MODELS}.commit:after",  # on the disk, not in the enclave
-                f"{DISTRIBUTOR}.select:before:5",
-                f"{DISTRIBUTOR}.select:after:9",
-                f"{MODELS}.commit:before",  # of the second version
-                f"{DISTRIBUTOR}.publish:after",  # nobody heard of it
-            ]
-        ),
+        [
+            f"{MODELS}.commit:after",  # on the disk, not in the enclave
+            f"{DISTRIBUTOR}.select:before:5",
+            f"{DISTRIBUTOR}.select:after:9",
+            f"{MODELS}.commit:before",  # of the second version
+            f"{DISTRIBUTOR}.publish:after",  # nobody heard of it
+        ],
     )
     platform.start("distributor")
     platform.check(task)
@@ -214,7 +202,7 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     # The server first: it would learn of the release before it dies.
     platform.kill("server")
     platform.start("aggregator")
-    platform.crash_through("server", [f"{SERVER}.release_round:before", f"{SERVER}.apply_round:after"])
+    platform.crash_through("server", points_of([f"{SERVER}.release_round:before", f"{SERVER}.apply_round:after"]))
     platform.kill_inside("distributor", "platform")
     # Half of the devices get their rows, so that the round cannot end while something is killed.
     distributor = platform.start("distributor", f"enclave/{SELECT}:after:{DEVICES // 2}")
@@ -227,7 +215,7 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     platform.kill_inside("aggregator", "platform")
     aggregator = platform.start("aggregator", f"enclave/{ROUNDS}.open_round:before")
     points = [f"enclave/{SELECT}:before:3", f"enclave/{SELECT}:after:3"]
-    platform.crash_through("distributor", points, also=DEVICE_HOST)
+    platform.crash_through("distributor", points_of(points), also=DEVICE_HOST)
     platform.start("distributor")
     platform.until_logged("aggregator", "round_released", round=1)
     # And the third, which opens later.

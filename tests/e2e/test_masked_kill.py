@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import odp
 from odp.datasets import load
 from odp.v1 import common_pb2
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.proof]
 
 STORAGE = "trusted_aggregator.host.sqlite_storage:SqliteStorage"
 ROUNDS = "trusted_aggregator.enclave.rounds:Rounds"
@@ -23,7 +22,7 @@ SUBMISSIONS = "trusted_aggregator.enclave.submissions:Submissions"
 
 
 def test_host_and_enclave_die_at_any_step_of_a_masked_round_and_the_sum_is_everybodys(
-    tmp_path: Path, stack: contextlib.ExitStack, points_of: Callable[[list[str]], list[str]]
+    tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:
     """20 counts, each within 8 standard deviations of the truth: false alarm below 1e-13."""
     platform = Platform(tmp_path, stack, armed=True)
@@ -39,23 +38,18 @@ def test_host_and_enclave_die_at_any_step_of_a_masked_round_and_the_sum_is_every
     platform.start(DEVICE_HOST)
     platform.crash_through(
         "aggregator",
-        points_of(
-            [
-                # Seeds are counted in its memory, their vectors not stored.
-                f"enclave/{SUBMISSIONS}.submit_batch:after:2",
-                f"{STORAGE}.add:after:2",  # both halves are stored, not acknowledged
-            ]
-        ),
+        [
+            f"enclave/{SUBMISSIONS}.submit_batch:after:2",  # seeds are counted in its memory, their vectors not stored
+            f"{STORAGE}.add:after:2",  # both halves are stored, not acknowledged
+        ],
         also=DEVICE_HOST,
     )
     platform.crash_through(
         "aggregator",
-        points_of(
-            [
-                f"enclave/{ROUNDS}.host_parts:after",  # charged; the host waits for what it has to sum
-                f"enclave/{ROUNDS}.release:after",  # signed, nobody heard of it
-            ]
-        ),
+        [
+            f"enclave/{ROUNDS}.host_parts:after",  # charged; the host waits for what it has to sum
+            f"enclave/{ROUNDS}.release:after",  # signed, nobody heard of it
+        ],
         also="server",
     )
     platform.start("aggregator")

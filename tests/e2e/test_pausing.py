@@ -1,4 +1,7 @@
-"""A task that is paused over real services, of which the server dies in the pause."""
+"""A task that is paused over real services, of which the server dies in the pause.
+
+In CI, ``server/test_driver.py`` has a restart in a pause, and ``cli/test_task.py`` the command, without processes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 from e2e.killing import DEVICE_HOST, Platform, a_task
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.proof]
 
 
 def test_a_pause_outlasts_the_server_and_the_task_ends_as_any_other(

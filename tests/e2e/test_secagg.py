@@ -122,7 +122,8 @@ class Vanishing:
         self.step, self.gone, self.dead = step, frozenset(gone), set()
 
 
-@pytest.mark.slow
+# In CI, `test_three_modes.py` has real programs of devices that die before each step, with the same exact sums.
+@pytest.mark.proof
 def test_with_a_third_gone_before_any_step_the_sum_is_that_of_those_who_sent(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

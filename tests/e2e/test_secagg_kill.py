@@ -15,7 +15,7 @@ from device_runtime import Store, store_path
 from odp.datasets import load
 from odp.v1 import common_pb2
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.proof]
 
 SERVER = "odp.crypto.secure_aggregation.server:Server"
 
@@ -31,9 +31,9 @@ def films() -> odp.Statistics:
 
 
 @pytest.mark.parametrize(
-    "point",  # test_restarts.py has every step, without processes
+    "point",  # modes/secagg/test_restarts.py has every step in CI, without processes
     [
-        pytest.param(f"{SERVER}.masked:after:10", marks=pytest.mark.proof),  # some vectors are with the host
+        f"{SERVER}.masked:after:10",  # some vectors are with the host
         f"{SERVER}.unmask:after:10",  # charged; some shares are with the host
     ],
 )

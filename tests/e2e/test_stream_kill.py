@@ -22,7 +22,7 @@ from odp.transport.channel import connect
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc, attestation_pb2, attestation_pb2_grpc
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.proof]
 
 SECONDS = 120.0
 GROUPS = (range(3), range(3, 7))
