@@ -44,7 +44,10 @@ demo: $(VENV)/core ## Train a private model over real processes, in a minute (AR
 	$(BIN)/odp demo $(ARGS)
 
 # Four workers for two cores, as end-to-end tests wait for each other's programs; conftest.py puts the long files first.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# Without these, two: each worker collects all tests for itself, which takes 19 s of processor.
+WORKERS = 4
+test: WORKERS = 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of programs, each of which would compile all its modules where an image turns bytecode off.
 test test-all proof: export PYTHONDONTWRITEBYTECODE :=
 # Threads of BLAS in several workers would mostly wait for each other.
@@ -56,14 +59,15 @@ test: $(VENV)/dev ## Run the tests that start no programs, and one for each part
 test-all: $(VENV)/dev ## Run all tests, as CI does; most of their time is that of programs
 	$(PYTEST) -m "not proof" $(ARGS)
 
-proof: $(VENV)/dev ## Run what takes hours or needs a quiet machine: kills at every step, attacks with real clocks, operators' pages
+proof: $(VENV)/dev $(VENV)-keras/keras ## Run what takes hours or needs a quiet machine: kills at every step, attacks with real clocks, operators' pages
 	$(BIN)/python -m pytest -m proof $(ARGS)
+	$(VENV)-keras/bin/python -m pytest -m proof tests/models/litert
 	$(BIN)/python tests/security/planted_bugs.py
 	$(BIN)/python tests/security/transcript_trials.py --seed 1
 	$(BIN)/python tests/faults/campaign.py --seed 1 --trials 200
 
 test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
-	$(VENV)-keras/bin/python -m pytest -n 2 --dist loadfile tests/models/litert \
+	$(VENV)-keras/bin/python -m pytest -n 2 --dist loadfile -m "not proof" tests/models/litert \
 		tests/research/reproductions/test_gradient_features.py tests/research/reproductions/test_movielens_towers.py \
 		tests/e2e/test_federated_network.py tests/e2e/test_geyer_on_devices.py \
 		tests/documentation/test_tutorials.py::test_a_federated_keras_network_is_trained $(ARGS)

@@ -41,7 +41,7 @@ def test_a_distributor_that_dies_finds_its_models_in_the_bucket(
     place = f"{stack.enter_context(bucket())}/films"
     monkeypatch.setattr(ServicesWithBucket, "place", place)
     platform = PlatformWithBucket(tmp_path, stack)
-    task = a_task(rank=2)
+    task = a_task()
     platform.submit(task)
     platform.start(DEVICE_HOST)
     platform.until_logged("aggregator", "round_released", round=0)

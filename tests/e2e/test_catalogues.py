@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from e2e.world import POPULATION, World, device_seeds, small_task
+from e2e.world import POPULATION, World, device_seeds, small_ratings, small_task
 
 import device_runtime
 import odp
@@ -29,6 +29,12 @@ from odp.trust.enclave.reference_values import ReferenceValues
 from odp.trust.log.audit import audit
 from odp.trust.log.sources import LogFolder
 from odp.v1 import common_pb2, server_pb2
+
+
+@pytest.fixture
+def ratings() -> Ratings:
+    """Few more users than a cohort's minimum: each computes in four trainings."""
+    return small_ratings().select_users(range(24))
 
 
 def numbered(ratings: Ratings, catalogue: Catalogue) -> Ratings:

@@ -152,7 +152,7 @@ def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(
         f"{STORE}.settle:after:5",
         "device_runtime.host.fleet:Fleet._write_statistics:before:2",
     ]
-    for point in (*points_of(storing), *points_of(sending)):
+    for point in points_of([*storing, *sending]):
         platform.crash_through(DEVICE_HOST, [point])
         platform.compare_ledgers()
     platform.start(DEVICE_HOST)
@@ -160,8 +160,23 @@ def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(
 
 
 @pytest.mark.slow
+def test_an_enclave_or_a_platform_that_is_killed_ends_its_service_which_then_goes_on(platform: Platform) -> None:
+    """Each of the aggregator's and of the distributor's, from outside, while devices contribute."""
+    task = a_task()
+    platform.submit(task)
+    for name, which in (("distributor", "enclave"), ("distributor", "platform"), ("aggregator", "platform")):
+        platform.kill_inside(name, which)
+        platform.up_or_dead(platform.start(name))
+    platform.start(DEVICE_HOST)
+    platform.until(lambda: platform.held(0) > 0, what="the first contributions")
+    platform.kill_inside("aggregator", "enclave")
+    platform.start("aggregator")
+    platform.check(task)
+
+
+@pytest.mark.proof
 def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_nothing_changes(
-    tmp_path: Path, stack: contextlib.ExitStack, points_of: PointsOf
+    tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:
     """All three of a service end together, whichever dies; started again, they go on where they were."""
     platform = Platform(tmp_path, stack, armed=True)
@@ -180,29 +195,27 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     platform.start(DEVICE_HOST)
     platform.crash_through(
         "aggregator",
-        points_of(
-            [
-                f"platform/{EVIDENCE}:before",  # a device waits for evidence
-                f"enclave/{SUBMISSIONS}.submit_batch:before:2",
-                f"enclave/{SUBMISSIONS}.submit_batch:after:2",  # counted in its memory, the host does not know
-                f"enclave/{SPENDING}.charge:before",
-                f"enclave/{SPENDING}.charge:after",  # charged in its memory, not stored
-                f"platform/{COUNTER}.advance:before:3",  # after two at start: the charge is stored, no counter knows
-                f"platform/{COUNTER}.advance:after",  # at the next start: one of the two counters moved
-                f"enclave/{SPENDING}.commit:after",  # charged, no noise was added
-                f"enclave/{ROUNDS}.seal_release:after",  # the release is made, the host does not know
-                f"{AGGREGATOR}.apply:before:2",  # the host knows, and did not store it
-                f"{AGGREGATOR}.erase:before",  # stored and in force, the contributions still lie there
-                f"enclave/{ROUNDS}.release:after",  # nobody heard of it
-            ]
-        ),
+        [
+            f"platform/{EVIDENCE}:before",  # a device waits for evidence
+            f"enclave/{SUBMISSIONS}.submit_batch:before:2",
+            f"enclave/{SUBMISSIONS}.submit_batch:after:2",  # counted in its memory, the host does not know
+            f"enclave/{SPENDING}.charge:before",
+            f"enclave/{SPENDING}.charge:after",  # charged in its memory, not stored
+            f"platform/{COUNTER}.advance:before:3",  # after two at start: the charge is stored, no counter knows
+            f"platform/{COUNTER}.advance:after",  # at the next start: one of the two counters moved
+            f"enclave/{SPENDING}.commit:after",  # charged, no noise was added
+            f"enclave/{ROUNDS}.seal_release:after",  # the release is made, the host does not know
+            f"{AGGREGATOR}.apply:before:2",  # the host knows, and did not store it
+            f"{AGGREGATOR}.erase:before",  # stored and in force, the contributions still lie there
+            f"enclave/{ROUNDS}.release:after",  # nobody heard of it
+        ],
         also="server",
     )
     # The second round: the server's own steps, then enclaves and platforms from outside.
     # The server first: it would learn of the release before it dies.
     platform.kill("server")
     platform.start("aggregator")
-    platform.crash_through("server", points_of([f"{SERVER}.release_round:before", f"{SERVER}.apply_round:after"]))
+    platform.crash_through("server", [f"{SERVER}.release_round:before", f"{SERVER}.apply_round:after"])
     platform.kill_inside("distributor", "platform")
     # Half of the devices get their rows, so that the round cannot end while something is killed.
     distributor = platform.start("distributor", f"enclave/{SELECT}:after:{DEVICES // 2}")
@@ -215,7 +228,7 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     platform.kill_inside("aggregator", "platform")
     aggregator = platform.start("aggregator", f"enclave/{ROUNDS}.open_round:before")
     points = [f"enclave/{SELECT}:before:3", f"enclave/{SELECT}:after:3"]
-    platform.crash_through("distributor", points_of(points), also=DEVICE_HOST)
+    platform.crash_through("distributor", points, also=DEVICE_HOST)
     platform.start("distributor")
     platform.until_logged("aggregator", "round_released", round=1)
     # And the third, which opens later.

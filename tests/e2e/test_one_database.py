@@ -58,7 +58,7 @@ def platform(tmp_path: Path) -> Iterator[PlatformOnOneDatabase]:
 
 @pytest.mark.slow
 def test_an_aggregator_killed_in_a_round_goes_on_from_the_database(platform: PlatformOnOneDatabase) -> None:
-    task = a_task(rank=2)
+    task = a_task()
     platform.submit(task)
     platform.start(DEVICE_HOST)
     platform.until(lambda: platform.held(0) > 5, what="contributions to round 0")

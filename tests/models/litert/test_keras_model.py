@@ -193,7 +193,8 @@ def test_a_version_of_another_model_is_refused(model: odp.KerasModel) -> None:
         model.load(run.model)
 
 
-@pytest.mark.slow
+# In CI, `documentation/test_tutorials.py` trains a network of this kind with noise.
+@pytest.mark.proof
 def test_the_example_reaches_the_accuracy_that_the_documentation_names() -> None:
     example = Path(__file__).parents[3] / "examples" / "keras_classifier.py"
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True, timeout=900)
