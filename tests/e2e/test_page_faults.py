@@ -92,7 +92,8 @@ def test_a_fault_is_found(pages: Pages, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "index.html", "tutorials/your-own-data.html", "reference/questions.html",
+        "index.html", "tutorials/your-own-data.html",
+        pytest.param("reference/questions.html", marks=pytest.mark.proof),
         pytest.param("device-in-an-app.html", marks=pytest.mark.proof),
         pytest.param("reference/tasks.html", marks=pytest.mark.proof),
     ],

@@ -667,6 +667,7 @@ def test_trainings_of_ratings_are_not_compared_by_seen_items(tmp_path):
         _living(tmp_path, task=_seen_task()).compared(platform, 0, 1)
 
 
+@pytest.mark.usefixtures("coarse_composition")
 def test_a_schedule_of_sampled_trainings_runs_to_its_end(tmp_path):
     """The share of a training is that of one in which every contribution counts: sampled ones are charged less."""
     cohort = odp.Cohort(

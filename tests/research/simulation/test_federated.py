@@ -61,6 +61,7 @@ def test_a_training_without_noise_protects_nothing_and_says_so() -> None:
     assert run.metrics["test_accuracy"] > 0.8
 
 
+@pytest.mark.usefixtures("coarse_composition")
 def test_a_sampled_training_is_charged_as_such() -> None:
     cohort = odp.Cohort(
         minimum=10, goal=USERS, sampling="enclave_poisson", sampling_probability=0.5, most_contributions=400
@@ -151,6 +152,7 @@ def test_small_cohorts_are_divided_by_their_own_number() -> None:
     assert steps[0] == pytest.approx(steps[1], rel=0.15)
 
 
+@pytest.mark.usefixtures("coarse_composition")
 def test_sampled_cohorts_of_a_schedule_count_their_number_and_cost_the_budget() -> None:
     cohort = odp.Cohort(minimum=10, goal=USERS, sampling="enclave_poisson", most_contributions=400)
     training = odp.DPFedAvg(rounds=4, rate=0.5, clip=1.0, cohort_schedule=[(3, 20), (1, 100)])

@@ -105,6 +105,7 @@ def test_a_node_that_is_killed_in_the_middle_changes_nothing(cluster, ratings):
     cluster.remove_node(nodes[1])
 
 
+@pytest.mark.usefixtures("coarse_composition")
 def test_sampled_rounds_and_networks_of_one_layer_are_equal_too(cluster, ratings):
     sampled = task(
         cohort=odp.Cohort(minimum=50, sampling="enclave_poisson", sampling_probability=0.4, most_contributions=1000)
