@@ -43,23 +43,18 @@ class Distributor(Protocol):
         chunks: Iterable[bytes],
     ) -> tuple[bytes, ...]:
         """Verifies a model and makes it selectable; returns the ids of the models that it replaced."""
-        ...
 
     def holds(self, model: bytes) -> bool:
         """Whether the model of this id is available for selections."""
-        ...
 
     def require_capacity(self, signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.SignedManifest) -> None:
         """Raises, before any table is sent, the errors of an installation for lack of memory."""
-        ...
 
     def forget(self, model_sha256: bytes) -> None:
         """Drops a model. Unknown ids are ignored."""
-        ...
 
     def select(self, model_sha256: bytes, sealed_keys: bytes) -> bytes:
         """Answers ``SelectResponse.sealed_rows`` for ``SelectRequest.sealed_keys``."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,9 @@ class IncomingModel(Protocol):
 
         Raises StateError when the disk is full, and whatever ``pieces`` raises.
         """
-        ...
 
     def commit(self) -> None:
         """Adds the model to the store, durably. An existing one with the same id stays: its content is the same."""
-        ...
 
     def __enter__(self) -> IncomingModel: ...
 
@@ -64,56 +62,47 @@ class ModelStore(Protocol):
 
     def models(self) -> tuple[bytes, ...]:
         """The ids of all complete models, ascending."""
-        ...
 
     def load(self, model: bytes) -> StoredModel:
         """The stored form of a model, unverified.
 
         Raises ConfigurationError where it is not what a commit wrote, StateError where the disk fails.
         """
-        ...
 
     def receive(
         self, model: bytes, task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest, total_bytes: int
     ) -> IncomingModel:
         """Starts a model of ``total_bytes``; a context manager. Raises DiskFull if it does not fit."""
-        ...
 
     def remove(self, model: bytes) -> None:
         """Deletes a model; readers that opened a table before still read it to its end. Unknown ids are ignored."""
-        ...
 
     def used(self, model: bytes) -> float:
         """The last time a model was published or used, from ``note_use``; seconds since 1970.
 
         Raises StateError where the model is not stored or the disk fails.
         """
-        ...
 
     def note_use(self, model: bytes, now: float) -> None:
         """Records a use of a model; a failed write is ignored, since nothing else depends on it."""
-        ...
 
     def contents(self, stored: StoredModel, size: int) -> Iterator[bytes]:
         """The tables' bytes one after the other, unverified, in pieces of at most ``size``.
 
         Raises StateError where the disk fails.
         """
-        ...
 
     def chunks(self, model: bytes, index: int, size: int, *, start: int = 0) -> Iterator[bytes]:
         """Opens table ``index`` of a model at once, then reads it from byte ``start`` on in pieces of ``size`` bytes.
 
         Raises FileNotFoundError (at once) where the model is not stored.
         """
-        ...
 
     def blocks(self, model: bytes, index: int, numbers: Sequence[int]) -> Iterator[bytes]:
         """Opens table ``index`` of a model at once, then reads its blocks of these numbers, at most 1 MiB at a time.
 
         Raises FileNotFoundError (at once) where the model is not stored.
         """
-        ...
 
 
 @dataclass(frozen=True)

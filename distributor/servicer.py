@@ -104,11 +104,9 @@ class Replication(Protocol):
 
     def check(self, header: ModelHeader) -> None:
         """Raises ConfigurationError, before any table is received, if the model could not be sent on."""
-        ...
 
     def ensure(self, header: ModelHeader) -> None:
         """Returns when the other party has the stored model, if it needs it. Raises ServiceError."""
-        ...
 
 
 class DistributorService:

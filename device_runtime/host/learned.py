@@ -22,12 +22,10 @@ class Ended(Protocol):
     @property
     def reason(self) -> tuple[str, str]:
         """Why a device last did not take part: a kind and a line."""
-        ...
 
     @property
     def outage(self) -> OdpError | None:
         """What made a service unusable when the host last looked."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +125,6 @@ class Host(Ended, Protocol):
 
     def join(self, timeout: float | None = None) -> bool:
         """Whether it has ended within that many seconds."""
-        ...
 
 
 def wait_for(

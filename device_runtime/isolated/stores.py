@@ -21,51 +21,39 @@ class ServiceStore(Protocol):
 
     def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[Event]:
         """The newest ``most`` events, oldest first."""
-        ...
 
     def requests(self, *, most: int = 1000) -> Sequence[PastRequest]:
         """The newest ``most`` requests, oldest first."""
-        ...
 
     def get(self, key: str) -> bytes | None:
         """One value of the local data."""
-        ...
 
     def local_keys(self, *, prefix: str = "") -> Sequence[str]:
         """Keys of the local data, ascending."""
-        ...
 
     def downloaded(self, key: str) -> bytes | None:
         """One value of the downloads."""
-        ...
 
     def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
         """Keys of the downloads, ascending."""
-        ...
 
     def add_request(self, app: str, query: Mapping[str, Any], *, time: float) -> int:
         """Stores an app's request; returns its number."""
-        ...
 
     def answer(self, request: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Stores the rows of a request, once."""
-        ...
 
     def add_event(self, type: str, data: Mapping[str, Any] | bytes, *, time: float, request: int | None = None) -> int:
         """Stores an event; returns its number."""
-        ...
 
     def change(self, changes: Mapping[str, bytes | None], *, time: float) -> None:
         """Sets local data; None deletes."""
-        ...
 
     def download(self, version: str, entries: Mapping[str, bytes], *, time: float) -> bool:
         """Replaces the downloads; False if that version is stored already."""
-        ...
 
     def transaction(self) -> AbstractContextManager[object]:
         """Commits all writes within at its end; if it raises, none of them."""
-        ...
 
 
 class MemoryStore:

@@ -24,27 +24,21 @@ class Sensors(Protocol):
 
     def idle(self) -> bool:
         """Whether the device is idle."""
-        ...
 
     def charging(self) -> bool:
         """Whether the device is on mains power."""
-        ...
 
     def battery(self) -> float:
         """Charge of the battery, from 0 to 1."""
-        ...
 
     def unmetered(self) -> bool:
         """Whether the network is free of charges per byte."""
-        ...
 
     def free_bytes(self) -> int:
         """Free bytes on the disk of the store."""
-        ...
 
     def temperature(self) -> float:
         """Temperature of the hottest measured part, in degrees Celsius."""
-        ...
 
 
 class MachineSensors:

@@ -275,15 +275,12 @@ class ExampleMaker(Protocol):
 
     def most_asked(self, work: Offered) -> int:
         """The most examples of this code that the task reads: a function of its definition alone. 0: it reads none."""
-        ...
 
     def make(self, path: Path, work: Offered) -> Sequence[Any]:
         """The examples of the device whose store lies at ``path``. In any thread; may raise anything."""
-        ...
 
     def keep(self, store: Store, made: Sequence[Any]) -> None:
         """Puts them in the place of earlier ones, in one transaction; may raise anything, and stores nothing then."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,11 +57,9 @@ class Ring(Protocol):
 
     def get_password(self, service: str, username: str) -> str | None:
         """The secret, or None."""
-        ...
 
     def set_password(self, service: str, username: str, password: str) -> None:
         """Stores a secret."""
-        ...
 
 
 @dataclass(frozen=True)

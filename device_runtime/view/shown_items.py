@@ -23,22 +23,18 @@ class Best(Protocol):
     @property
     def names(self) -> Sequence[int | str]:
         """The key of each item, or its number where there is none."""
-        ...
 
     @property
     def scores(self) -> Float64Array:
         """Their predictions."""
-        ...
 
     @property
     def values(self) -> bool:
         """Whether scores are values of the declared range."""
-        ...
 
     @property
     def left_out(self) -> int:
         """Own ratings whose items the model does not know."""
-        ...
 
     @property
     def reasons(self) -> Sequence[Sequence[tuple[int | str, float]]] | None:

@@ -31,11 +31,9 @@ class Results(Protocol):
 
     def results(self) -> Sequence[ResultPage]:
         """All results that may still be shown, newest first; their ``html`` may be empty here."""
-        ...
 
     def result(self, id: str) -> ResultPage | None:
         """One of them with its ``html``; None if it does not exist (any more)."""
-        ...
 
 
 class Recorder(Protocol):
@@ -43,4 +41,3 @@ class Recorder(Protocol):
 
     def __call__(self, result: ResultPage, type: str, values: Mapping[str, str]) -> None:
         """``type`` is an identifier, ``values`` the checked query of the event URL."""
-        ...

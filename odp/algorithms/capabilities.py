@@ -34,18 +34,15 @@ class RecommenderClient(Client, Protocol):
 
     def items(self, data: LocalData) -> Int64Array:
         """The items that the person has, int64: they are not recommended again."""
-        ...
 
     def predict(self, slices: Slices, data: LocalData, items: Int64Array) -> Float64Array:
         """Predicted values float64 [n] for ``items`` (each among ``slices.keys``), personalised on all of ``data``.
 
         They rank items, and are measured by evaluations; what people see of them is ``on_scale``.
         """
-        ...
 
     def on_scale(self, values: Float64Array) -> Float64Array:
         """Predictions as people see them: values within the declared range, or scores as they are."""
-        ...
 
     def reasons(self, slices: Slices, data: LocalData, items: Int64Array) -> Reasons:
         """What each of the person's own items adds to the predictions of ``items``. Raises as ``predict``."""
@@ -58,7 +55,6 @@ class IntervalClient(RecommenderClient, Protocol):
 
     def intervals(self, slices: Slices, data: LocalData, items: Int64Array, *, level: float) -> Intervals:
         """``predict`` with ranges that cover the values at ``level``, from .5 to .99."""
-        ...
 
 
 @runtime_checkable
@@ -67,7 +63,6 @@ class PriorClient(RecommenderClient, Protocol):
 
     def beginning(self, mean: Float64Array) -> RecommenderClient:
         """A client that begins at a bias and a row, float64 [1 + rank]; what it contributes does not change."""
-        ...
 
 
 class RecommenderServer(Server, Protocol):
@@ -75,7 +70,6 @@ class RecommenderServer(Server, Protocol):
 
     def counts(self, state: bytes) -> Float64Array:
         """Popularity of the items, float64 [m] at least 0, estimated from the noisy counts; 1 before them."""
-        ...
 
 
 class RecommenderPopulation(Population["Ratings"], Protocol):
@@ -83,7 +77,6 @@ class RecommenderPopulation(Population["Ratings"], Protocol):
 
     def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:
         """Predictions float64 [targets.n_ratings] for every entry of ``targets``, personalised on ``history``."""
-        ...
 
 
 class Answers(Protocol):
@@ -92,29 +85,23 @@ class Answers(Protocol):
     @property
     def contributions(self) -> int:
         """Devices that took part."""
-        ...
 
     @property
     def epsilon(self) -> float:
         """What it cost each of them at ``delta``; infinite without noise."""
-        ...
 
     @property
     def delta(self) -> float:
         """As in the budget."""
-        ...
 
     def to_json(self, confidence: float = ...) -> dict[str, object]:
         """Plain values."""
-        ...
 
     def lines(self, confidence: float, exact: Self | None = None) -> Iterator[object]:
         """What a terminal shows (text and tables of rich), beside ``exact`` of a simulation."""
-        ...
 
     def draw(self, path: str | Path, *, exact: Self | None = None, confidence: float = ...) -> None:
         """Saves a picture. Raises DataError where it cannot."""
-        ...
 
 
 class Inquiry(Algorithm):
@@ -150,11 +137,9 @@ class UsableAnswers(Answers, Protocol):
     @property
     def usable(self) -> Estimate:
         """The share of devices with a usable row."""
-        ...
 
     def summary(self, confidence: float = ...) -> str:
         """One line, to stand beside the figures of the training."""
-        ...
 
 
 class CountsUsable(Inquiry):
@@ -256,7 +241,6 @@ class TestedItems(Protocol):
     @property
     def rated_items(self) -> RatedItems:
         """The model of an evaluation of them."""
-        ...
 
 
 @runtime_checkable
@@ -265,7 +249,6 @@ class Starting(Protocol):
 
     def warm_start(self, model: ModelVersion, item_keys: Sequence[str]) -> WarmStart:
         """The items of ``model``, as ``odp.items.warm_start``."""
-        ...
 
 
 @runtime_checkable
@@ -274,7 +257,6 @@ class ServedClient(RecommenderClient, Protocol):
 
     def linear(self, slices: Slices, data: LocalData) -> Float64Array:
         """The person's row float64 [rank]: predictions rank items about as their bias plus factors times it do."""
-        ...
 
 
 @runtime_checkable
@@ -283,8 +265,6 @@ class Served(Protocol):
 
     def index_columns(self, model: ModelVersion) -> IndexColumns:
         """The numbers of a model's items that a prediction reads."""
-        ...
 
     def index_rows(self, columns: IndexColumns) -> Float32Array:
         """Rows of the model's keyed table float32 [n, width] with these numbers; what no prediction reads is 0."""
-        ...

@@ -96,7 +96,6 @@ class Declared(Protocol):
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """Writes itself into a definition."""
-        ...
 
 
 class TrainingData(Declared, Protocol):
@@ -104,7 +103,6 @@ class TrainingData(Declared, Protocol):
 
     def check(self, ratings: Ratings) -> None:
         """Raises DataError where a simulated population's ratings are not such data."""
-        ...
 
 
 @runtime_checkable
@@ -121,7 +119,6 @@ class Training(Protocol):
           ConfigurationError: a number is out of range.
           PrivacyError: the noise for the budget cannot be found.
         """
-        ...
 
 
 class DeclaredTask(Protocol):
@@ -130,16 +127,13 @@ class DeclaredTask(Protocol):
     @property
     def name(self) -> str:
         """For people."""
-        ...
 
     @property
     def privacy(self) -> UserLevelDP:
         """The budget of the whole task."""
-        ...
 
     def definition(self) -> common_pb2.TaskDefinition:
         """The task with every number resolved."""
-        ...
 
 
 class TrainingTask(DeclaredTask, Protocol):
@@ -148,22 +142,18 @@ class TrainingTask(DeclaredTask, Protocol):
     @property
     def data(self) -> TrainingData:
         """Which local data devices train on."""
-        ...
 
     @property
     def training(self) -> Training:
         """How the model is trained."""
-        ...
 
     @property
     def cohort(self) -> Cohort:
         """Whom a round needs."""
-        ...
 
     @property
     def factorization(self) -> MatrixFactorization:
         """The model, where it scores items. Raises ConfigurationError where it is another."""
-        ...
 
 
 def trainings() -> dict[str, type[Training]]:

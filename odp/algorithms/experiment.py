@@ -101,7 +101,6 @@ class TrainingEvaluation(Protocol):
     @property
     def round_metrics(self) -> tuple[str, ...]:
         """Names of what ``after_round`` gives."""
-        ...
 
     def left_out(self, split: Any) -> Mapping[str, LeftOut]:
         """By the part of ``split``, what of it no figure is about, and why; empty where all ratings take part.
@@ -109,18 +108,15 @@ class TrainingEvaluation(Protocol):
         Raises:
           DataError: nothing of a part can be used.
         """
-        ...
 
     def after_round(self, model: ModelVersion, split: Any, history: Any) -> dict[str, float]:
         """The metrics of ``round_metrics``; ``history`` is all but the tests.
 
         ``split`` is a ``Split`` of ratings, or an ``ExamplesSplit``.
         """
-        ...
 
     def after_training(self, model: ModelVersion, split: Any, history: Any, *, last: Mapping[str, float]) -> Metrics:
         """The metrics of the final model, of which ``last`` are those after the last round."""
-        ...
 
 
 class FinishedRun(Protocol):
@@ -129,32 +125,26 @@ class FinishedRun(Protocol):
     @property
     def model(self) -> ModelVersion:
         """The final one."""
-        ...
 
     @property
     def metrics(self) -> Metrics:
         """As of ``TrainingEvaluation.after_training``."""
-        ...
 
     @property
     def left_out(self) -> Mapping[str, LeftOut]:
         """As of ``TrainingEvaluation.left_out``."""
-        ...
 
     @property
     def history(self) -> Ratings:
         """All but the tests."""
-        ...
 
     @property
     def item_counts(self) -> Float64Array:
         """Noisy, float64 [m]."""
-        ...
 
     @property
     def epsilon(self) -> float:
         """What was spent; infinite without noise."""
-        ...
 
 
 class Diagnostics(Protocol):
@@ -162,7 +152,6 @@ class Diagnostics(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        ...
 
 
 class Experiment(Protocol):
@@ -184,31 +173,24 @@ class Experiment(Protocol):
     @property
     def columns(self) -> tuple[str, ...]:
         """Heads of the metrics in the table of rounds."""
-        ...
 
     def notes(self, *, noise: bool) -> list[str]:
         """Lines for people, before the run."""
-        ...
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:
         """The metrics after a round, one per column."""
-        ...
 
     def headline(self, metrics: Mapping[str, float]) -> str:
         """The metric after a round that a progress bar shows, in a few words."""
-        ...
 
     def final_metrics(self, run: FinishedRun) -> Metrics:
         """The metrics on the test part of ``tested``."""
-        ...
 
     def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:
         """Prints the ``final_metrics``, with ``baselines`` beside them; returns what `--json` adds, as plain values."""
-        ...
 
     def diagnose(self, run: FinishedRun) -> Diagnostics | None:
         """Where the final model is good and where it is not, where the algorithm tells."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,9 @@ class Judge(Protocol):
           ContributionRefused: MALFORMED for a wrong length, OUT_OF_BOUNDS for content that no honest device sends, or
             hardly ever.
         """
-        ...
 
     def replace(self, place: int, report: bytes) -> None:
         """Notes that a report, which was taken, is the content of the row ``place`` now."""
-        ...
 
 
 class LocalReporter(Algorithm):
@@ -192,7 +190,6 @@ class Words(Protocol):
 
     def words(self, purpose: int, attempt: int = 0) -> UInt64Array:
         """One word per user, uint64 [users], for a use that no other call has: (``purpose``, ``attempt``)."""
-        ...
 
 
 class SourceWords:

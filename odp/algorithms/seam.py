@@ -147,11 +147,9 @@ class Sum(Protocol):
 
     def add(self, payloads: Sequence[bytes]) -> None:
         """Adds payloads that ``Query.check`` accepted."""
-        ...
 
     def totals(self) -> dict[str, Int64Array]:
         """The sums so far, by release name, in units of the release's ``step``; shapes as declared."""
-        ...
 
 
 class Query(Protocol):
@@ -166,19 +164,15 @@ class Query(Protocol):
     @property
     def releases(self) -> tuple[DeclaredRelease, ...]:
         """What a round releases, in order."""
-        ...
 
     def check(self, payload: bytes) -> None:
         """Raises ContributionRefused (MALFORMED, OUT_OF_BOUNDS) unless the payload keeps the declared sensitivity."""
-        ...
 
     def refusals(self, payloads: Sequence[bytes]) -> list[Refusal | None]:
         """``check`` of many at once, which may cost far less than one by one; None for what ``check`` accepts."""
-        ...
 
     def new_sum(self, *, oblivious: bool = False) -> Sum:
         """An empty sum; ``oblivious``: its memory accesses depend on the number of contributions alone."""
-        ...
 
 
 @runtime_checkable
@@ -191,7 +185,6 @@ class SampledQuery(Query, Protocol):
     @property
     def empty_payload(self) -> bytes:
         """It is long where contributions are: made when it is read, and not for every round of a task."""
-        ...
 
 
 @runtime_checkable
@@ -214,7 +207,6 @@ class StreamQuery(Query, Protocol):
             not exact.
           StateError: the state is of another stream, or was cut.
         """
-        ...
 
 
 def refusals_one_by_one(check: Callable[[bytes], None], payloads: Sequence[bytes]) -> list[Refusal | None]:
@@ -245,15 +237,12 @@ class Server(Protocol):
 
     def start(self) -> bytes:
         """The state before round 0: a function of the task definition alone."""
-        ...
 
     def broadcast(self, state: bytes) -> ModelVersion:
         """What devices need for the next round, or after the last one for inference."""
-        ...
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:
         """The next state; post-processing of the release, so it costs no privacy."""
-        ...
 
 
 class Client(Protocol):
@@ -266,25 +255,21 @@ class Client(Protocol):
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
         """Returns if the model's dense tables can be trained on, whatever a device holds. Raises ConfigurationError."""
-        ...
 
     def empty(self, round: int) -> bytes:
         """The payload of a device without data: of the declared length, accepted, and zero in every sum.
 
         Of a task with a ``local_charge``, a report like any other, whose expectation is zero.
         """
-        ...
 
     def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
         """The distinct rows that the device wants in ``round``: ascending, at most slices_per_device of them.
 
         Not asked where the model has no keyed table.
         """
-        ...
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload of the declared length, new local parameters); the latter never leave the device."""
-        ...
 
 
 @runtime_checkable
@@ -297,7 +282,6 @@ class ProgramClient(Client, Protocol):
         Raises:
           ConfigurationError: it has a program that cannot be run so, whatever the device holds.
         """
-        ...
 
 
 _Users = TypeVar("_Users", contravariant=True)
@@ -323,7 +307,6 @@ class Population(Protocol[_Users]):
 
         ``progress`` is called now and then with the number of users that are done.
         """
-        ...
 
 
 @runtime_checkable
@@ -332,7 +315,6 @@ class ProgramPopulation(Population[_Users], Protocol[_Users]):
 
     def run_by(self, engine: Engine) -> Population[_Users]:
         """The population whose program, if it has one, is trained by ``engine``."""
-        ...
 
 
 class Algorithm(abc.ABC):

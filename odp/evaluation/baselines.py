@@ -61,7 +61,6 @@ class BudgetedTask(Protocol):
     @property
     def privacy(self) -> UserLevelDP:
         """Budget of all releases of a baseline together."""
-        ...
 
 
 @dataclass(frozen=True)

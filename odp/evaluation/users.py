@@ -27,7 +27,6 @@ class Users(Protocol):
     @property
     def user_keys(self) -> Int64Array:
         """The identity of each, int64 [n_users]."""
-        ...
 
 
 def user_seeds(ratings: Users, seed: int) -> UInt64Array:

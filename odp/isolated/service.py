@@ -105,27 +105,21 @@ class Stores(Protocol):
 
     def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[Event]:
         """The newest ``most`` events, oldest first: of a type or of all, from ``since`` on."""
-        ...
 
     def requests(self, *, most: int = 1000) -> Sequence[PastRequest]:
         """The newest ``most`` requests, oldest first."""
-        ...
 
     def local(self, key: str) -> bytes | None:
         """One value of the local data, or None."""
-        ...
 
     def local_keys(self, *, prefix: str = "") -> Sequence[str]:
         """Keys of the local data, ascending."""
-        ...
 
     def downloaded(self, key: str) -> bytes | None:
         """One value of the downloads, or None."""
-        ...
 
     def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
         """Keys of the downloads, ascending."""
-        ...
 
 
 class IsolatedService:

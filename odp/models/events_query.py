@@ -49,16 +49,13 @@ class Holder(Protocol):
     @property
     def table(self) -> str:
         """Its name."""
-        ...
 
     @property
     def events(self) -> events_query_pb2.EventsQuery:
         """The query, where there is one."""
-        ...
 
     def HasField(self, field_name: Literal["events"]) -> bool:
         """Whether there is one."""
-        ...
 
 
 @dataclass(frozen=True)

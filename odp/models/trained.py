@@ -33,12 +33,10 @@ class TestedModel(Protocol):
     @property
     def size(self) -> int:
         """Number of parameters that devices train together."""
-        ...
 
     @property
     def classes_range(self) -> tuple[float, float] | None:
         """(first, last) of targets that are classes; None where they are numbers."""
-        ...
 
     def reading(self, examples: ExamplesTerms) -> TestedModel:
         """The model as it reads examples of these features.
@@ -46,55 +44,44 @@ class TestedModel(Protocol):
         Raises:
           ConfigurationError: it does not read such examples.
         """
-        ...
 
     def check_training(self, training: LocalTraining) -> None:
         """Raises ConfigurationError where devices cannot train the model so."""
-        ...
 
     def takes(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of targets [n], those that the model knows: its classes, or numbers of its law; bool [n]."""
-        ...
 
     def usable(self, features: npt.NDArray[np.generic], targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of examples, those of finite features and a target that the model knows, bool [n]."""
-        ...
 
     @property
     def ranked_items(self) -> int:
         """Items that the model ranks for a person, whose number is the last feature of an example; 0 for none."""
-        ...
 
     @property
     def tested_alone(self) -> bool:
         """Whether the last bits of a result may depend on the examples beside it: then users are tested one by one."""
-        ...
 
     def check_testing(self) -> None:
         """Raises ConfigurationError where the model says nothing of an example that a metric could be made of."""
-        ...
 
     @property
     def start_seconds(self) -> float:
         """What one test takes before its first example, on a device of the reference speed."""
-        ...
 
     def testing_seconds(self, *, ranked: bool) -> float:
         """What a test takes for each of its examples."""
-        ...
 
     def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
         """The model on one device's examples, as ``difference``.
 
         With ``ranked``, the places of their items among all of ``ranked_items`` but the other ones of the examples.
         """
-        ...
 
     def tested_here(
         self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
     ) -> Tested:
         """``tested`` in a simulation, as ``differences``."""
-        ...
 
     def on_device(self, trainer: Any, training: LocalTraining) -> TestedModel:
         """The model as a device runs it.
@@ -104,7 +91,6 @@ class TestedModel(Protocol):
         Raises:
           ConfigurationError: the device cannot run it, whatever it holds.
         """
-        ...
 
 
 class TrainedModel(TestedModel, Protocol):
@@ -116,16 +102,13 @@ class TrainedModel(TestedModel, Protocol):
         Raises:
           ConfigurationError: it does not read such examples.
         """
-        ...
 
     def training_cost(self, training: LocalTraining) -> tuple[Product, ...]:
         """What one device's training takes, by ``LocalTraining.caps``."""
-        ...
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what ``measures`` gives besides the loss."""
-        ...
 
     def on_device(self, trainer: Any, training: LocalTraining) -> TrainedModel:
         """The model as a device trains it.
@@ -135,14 +118,12 @@ class TrainedModel(TestedModel, Protocol):
         Raises:
           ConfigurationError: the device cannot train it, whatever it holds.
         """
-        ...
 
     def trained_by(self, engine: Any) -> TrainedModel:
         """The model as a simulation trains it, whose program, if it has one, is trained by ``engine``.
 
         ``engine`` is an ``odp.models.litert.trainer.Engine``.
         """
-        ...
 
     def public_matrix_from(self, data: bytes) -> Float32Array | None:
         """The public matrix float32 [rows, columns] that the definition names by its hash, from its bytes, or None.
@@ -150,7 +131,6 @@ class TrainedModel(TestedModel, Protocol):
         Raises:
           ConfigurationError: ``data`` is not the matrix, or there is none.
         """
-        ...
 
     def start(self, matrix: Float32Array | None = None) -> Float32Array:
         """The parameters before the first round, float32 [size]: a function of the task definition alone.
@@ -160,7 +140,6 @@ class TrainedModel(TestedModel, Protocol):
         Raises:
           ConfigurationError: it is missing, or not expected.
         """
-        ...
 
     def difference(
         self,
@@ -176,7 +155,6 @@ class TrainedModel(TestedModel, Protocol):
 
         Examples are usable ones. Without examples, zeros.
         """
-        ...
 
     def differences(
         self,
@@ -190,19 +168,15 @@ class TrainedModel(TestedModel, Protocol):
         out: Float32Array,
     ) -> Float32Array:
         """``difference`` of consecutive users, float32 [users, size], written to ``out``; up to float32 rounding."""
-        ...
 
     def losses(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> Float64Array:
         """The loss of each example, float64 [n]."""
-        ...
 
     def measures(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> dict[str, Float64Array]:
         """``loss`` and each of ``metrics`` of each example, float64 [n]."""
-        ...
 
     def classes(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """The likeliest class of each example, float32 [n]; of a model of classes alone."""
-        ...
 
 
 @runtime_checkable
@@ -220,7 +194,6 @@ class PartlyLocalModel(TrainedModel, Protocol):
         round: int,
     ) -> Float32Array:
         """Shared parameters ``start`` [size] and those of a person with these examples: what ``measures`` takes."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,6 @@ class Submitted(Protocol):
     @property
     def task_sha256(self) -> bytes:
         """Id of the task."""
-        ...
 
 
 class Submitting(Protocol):
@@ -149,15 +148,12 @@ class Submitting(Protocol):
 
     def submit(self, task: Any) -> Submitted:
         """As of ``Connection``."""
-        ...
 
     def status(self, task_sha256: bytes) -> server_pb2.TaskStatus:
         """As of ``Connection``."""
-        ...
 
     def model(self, status: server_pb2.TaskStatus) -> ModelVersion:
         """As of ``Connection``."""
-        ...
 
 
 @dataclass(frozen=True)

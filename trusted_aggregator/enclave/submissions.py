@@ -24,15 +24,12 @@ class RoundTable(Protocol):
 
     def find_round(self, task_sha256: bytes, number: int, /) -> Round | Refusal:
         """A round; otherwise the refusal for a contribution to it."""
-        ...
 
     def round_state(self, task_sha256: bytes, number: int, /) -> RoundState | None:
         """The number of contributions of a round; None for an unknown one."""
-        ...
 
     def round_states(self) -> list[RoundState]:
         """All of them, by task and number."""
-        ...
 
 
 class Submissions:

@@ -30,7 +30,6 @@ class GridTerms(Protocol):
     @property
     def grid(self) -> Grid:
         """Of the vectors."""
-        ...
 
 
 class VectorTerms(GridTerms, Protocol):
@@ -39,7 +38,6 @@ class VectorTerms(GridTerms, Protocol):
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """By the names of the declared local tables, the ids whose places are the items; () where ids are numbers."""
-        ...
 
     def vectors(self, records: Mapping[str, Records]) -> Entries:
         """The entries of every user's vector, in data units; ``records`` are the rows of each local table, by name.
@@ -47,7 +45,6 @@ class VectorTerms(GridTerms, Protocol):
         Every sum runs over one user's records in their order, so that a user's numbers do not depend on who else is
         there.
         """
-        ...
 
 
 def check_round(round: int) -> None:

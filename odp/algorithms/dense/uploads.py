@@ -105,7 +105,6 @@ class Upload(Protocol):
     @property
     def size(self) -> int:
         """Numbers of one vector."""
-        ...
 
     def numbers(self, rows: Float32Array | Float64Array, *, seeds: npt.NDArray[np.uint64]) -> Float64Array:
         """Vectors [users, size] as whole numbers within the bound, float64 [users, size]; user ``i`` rounds by
@@ -114,19 +113,15 @@ class Upload(Protocol):
         Raises:
           DataError: a value is not finite; nothing of it is shown.
         """
-        ...
 
     def payload(self, numbers: Float64Array) -> bytes:
         """The payload of one user's whole numbers [size]."""
-        ...
 
     def query(self, name: str) -> SampledQuery:
         """The declared query of the round, whose release has this name."""
-        ...
 
     def values(self, released: Float64Array) -> Float64Array:
         """The noisy sum of vectors in a release, both float64 [size] in data units: post-processing."""
-        ...
 
 
 def upload_of(grid: Grid | RotatedGrid, round: int) -> Upload:

@@ -41,7 +41,6 @@ class ProgramTrainer(Protocol):
         Raises:
           ConfigurationError: it cannot, whatever the examples are.
         """
-        ...
 
     def difference(
         self,
@@ -56,7 +55,6 @@ class ProgramTrainer(Protocol):
         local: LocalSteps | None = None,
     ) -> Float32Array:
         """As ``odp.models.litert.runner.Runner.difference``. May raise anything: then nothing was trained."""
-        ...
 
     def measured(
         self, program: Program, vector: Float32Array, features: Sequence[Array], targets: Array, *, items: int = 0
@@ -65,7 +63,6 @@ class ProgramTrainer(Protocol):
 
         With ``items``, the places of the examples' items alone (``Runner.places``).
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,6 @@ class Engine(Protocol):
         out: Float32Array | None = None,
     ) -> Float32Array:
         """As ``odp.models.litert.runner.Runner.difference``; in ``out`` float32 [shared_size], where it is given."""
-        ...
 
 
 def local_steps(training: LocalTraining, examples: int, *, seed: int, round: int) -> LocalSteps | None:

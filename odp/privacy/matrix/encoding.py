@@ -65,7 +65,6 @@ class Encoder(Protocol):
     @property
     def round(self) -> int:
         """The round whose sum comes next, from 0."""
-        ...
 
     def step(self, total: Int64Array) -> Int64Array:
         """The encoded sum of this round, int64 [size], in steps of the grid divided by 2^bits.
@@ -73,16 +72,13 @@ class Encoder(Protocol):
         Raises:
             DataError: another size, a number beyond the limit, or the stream had all its rounds; nothing has changed.
         """
-        ...
 
     def to_bytes(self) -> bytes:
         """The state; its length depends on the matrix and the size alone."""
-        ...
 
     @property
     def state_bytes(self) -> int:
         """The length of ``to_bytes``, which is not made for it: it may be half a gigabyte."""
-        ...
 
 
 class Decoder(Protocol):
@@ -91,7 +87,6 @@ class Decoder(Protocol):
     @property
     def round(self) -> int:
         """The round whose release comes next, from 0."""
-        ...
 
     def step(self, release: npt.NDArray[np.number]) -> Float64Array:
         """The estimated sum of all rounds so far, float64 [size], in steps of the grid of the sums.
@@ -101,11 +96,9 @@ class Decoder(Protocol):
         Raises:
             DataError: as ``Encoder.step``.
         """
-        ...
 
     def to_bytes(self) -> bytes:
         """The state."""
-        ...
 
 
 class EncoderMatrix(Protocol):
@@ -114,34 +107,27 @@ class EncoderMatrix(Protocol):
     @property
     def rounds(self) -> int:
         """Rounds of the stream."""
-        ...
 
     @property
     def bits(self) -> int:
         """An encoded sum is on a grid 2^bits times finer than the sum."""
-        ...
 
     @property
     def rounding(self) -> float:
         """How far an encoded number can be from C G, in steps of the grid of G; 0 where encoding is exact."""
-        ...
 
     @property
     def digest(self) -> bytes:
         """SHA-256 of all numbers of the matrix."""
-        ...
 
     def matrix(self) -> Float64Array:
         """C, float64 [rounds, rounds]."""
-        ...
 
     def sensitivity(self, allowed: Participation) -> float:
         """The most that vectors of norm 1 of one user move C G, never too small."""
-        ...
 
     def noise_factors(self) -> Float64Array:
         """Norm of each row of A C^-1, float64 [rounds]: error std of each prefix sum over the std of the noise."""
-        ...
 
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> Encoder:
         """A new encoder for sums of ``size`` numbers within ``limit`` steps, or the one that wrote ``state``.
@@ -153,11 +139,9 @@ class EncoderMatrix(Protocol):
             ConfigurationError: encoded numbers could leave 62 bits.
             StateError: the state is of another stream, or was cut.
         """
-        ...
 
     def decoder(self, size: int, *, state: bytes | None = None) -> Decoder:
         """A new decoder, or the one that wrote ``state``. Raises StateError as ``encoder``."""
-        ...
 
 
 def digest_of(kind: str, bits: int, numbers: Sequence[Int64Array]) -> bytes:

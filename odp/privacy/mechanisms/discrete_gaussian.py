@@ -41,7 +41,6 @@ class NoiseSource(Protocol):
 
     def random_bytes(self, count: int) -> bytes:
         """Exactly ``count`` bytes, never given out before."""
-        ...
 
 
 class DeferringSource(NoiseSource, Protocol):
@@ -49,7 +48,6 @@ class DeferringSource(NoiseSource, Protocol):
 
     def later(self, count: int) -> Callable[[], bytes]:
         """The next ``count`` bytes, which the result makes when it is called: once, and in any thread."""
-        ...
 
 
 def deferred(source: NoiseSource, count: int) -> Callable[[], bytes]:

@@ -74,7 +74,6 @@ class IntegerNoise(Protocol):
 
     def sample(self, ratio: float, count: int) -> NDArray[np.int64]:
         """``count`` independent integers, int64 [count], of standard deviation ``ratio`` grid steps."""
-        ...
 
 
 class RoundedGaussian:

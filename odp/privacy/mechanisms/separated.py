@@ -36,29 +36,23 @@ class Direction(Protocol):
     @property
     def dimension(self) -> int:
         """d."""
-        ...
 
     @property
     def epsilon(self) -> float:
         """Of one answer, exactly."""
-        ...
 
     @property
     def scale(self) -> float:
         """The norm of every answer."""
-        ...
 
     def randomize(self, units: Float64Array, *, source: RandomSource) -> Float64Array:
         """Answers float64 [n, d] for unit vectors float64 [n, d]; one of zeros counts as a uniform direction."""
-        ...
 
     def encode(self, answer: Float64Array) -> bytes:
         """An answer, float64 [d], as it is sent: in as many bytes for every answer."""
-        ...
 
     def decode(self, data: bytes) -> Float64Array:
         """The answer that was sent, float64 [d]. Raises DataError where it is none."""
-        ...
 
 
 @dataclass(frozen=True)

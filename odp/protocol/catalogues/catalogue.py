@@ -45,7 +45,6 @@ class NumberedKeys(Protocol):
 
     def places(self, wanted: Sequence[str]) -> Int64Array:
         """The item number of each wanted key, int64 [n]; -1 where no item has it."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ class MonotonicCounter(Protocol):
     @property
     def value(self) -> int:
         """The present value; 0 for a counter that was never advanced."""
-        ...
 
     def advance(self, *, expected: int, to: int) -> None:
         """Moves the counter up from ``expected`` to ``to``, durably and at once (compare-and-set).
@@ -28,7 +27,6 @@ class MonotonicCounter(Protocol):
         Raises:
             StateError: the counter stands at neither number, ``to`` is below ``expected``, or it cannot be stored.
         """
-        ...
 
 
 class ErasableSlots(Protocol):
@@ -41,21 +39,18 @@ class ErasableSlots(Protocol):
             ConfigurationError: the name is not an identifier.
             StateError: they cannot be stored, or what was in it cannot be erased.
         """
-        ...
 
     def read(self, name: str) -> bytes | None:
         """The content of a slot; None if it was erased or never created.
 
         Raises ConfigurationError as ``create``; StateError where the platform cannot tell.
         """
-        ...
 
     def erase(self, names: Collection[str]) -> None:
         """Erases slots, durably; empty slots stay empty.
 
         Raises ConfigurationError as ``create``; StateError where one cannot be erased.
         """
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +74,10 @@ class Guest(Protocol):
     @property
     def policy(self) -> bytes:
         """The configuration that the enclave was launched with; measured."""
-        ...
 
     @property
     def image_digest(self) -> str:
         """Measurement of its code, ``"sha384:<96 hex digits>"``."""
-        ...
 
     def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
         """Registers the enclave's two public keys (32 bytes each), once per launch: later evidence binds them.
@@ -93,7 +86,6 @@ class Guest(Protocol):
             ConfigurationError: a key is not 32 bytes.
             StateError: other keys were bound before.
         """
-        ...
 
     def evidence(self, nonce: bytes) -> Evidence:
         """Fresh evidence over a caller's nonce (16 to 64 bytes), by the platform's clock.
@@ -102,11 +94,9 @@ class Guest(Protocol):
             ConfigurationError: the nonce is too short or too long.
             StateError: no keys are bound.
         """
-        ...
 
     def sealing_key(self) -> bytes:
         """32 bytes that only this chip can derive, at its present TCB, for this measurement and debug bit."""
-        ...
 
     def counter(self, name: str) -> MonotonicCounter:
         """The chip's counter of that name; all enclaves of one chip share its counters.
@@ -114,12 +104,10 @@ class Guest(Protocol):
         Raises:
             ConfigurationError: the name is not an identifier.
         """
-        ...
 
     @property
     def slots(self) -> ErasableSlots:
         """The slots of this measurement and debug bit on this chip: other code cannot read them."""
-        ...
 
     def extend(self, event: str) -> None:
         """Records an event in the ``runtime`` register; all later evidence contains it.
@@ -128,4 +116,3 @@ class Guest(Protocol):
             ConfigurationError: not 1 to 512 printable ASCII characters with single spaces between words.
             StateError: the log is full.
         """
-        ...

@@ -38,26 +38,21 @@ class LaunchedEnclave(Protocol):
     @property
     def channel(self) -> socket.socket:
         """The host's end of the enclave's only socket."""
-        ...
 
     @property
     def image_digest(self) -> str:
         """The platform's measurement."""
-        ...
 
     @property
     def restrictions(self) -> tuple[str, ...]:
         """The restrictions that the kernel enforces here, in words."""
-        ...
 
     @property
     def refused(self) -> tuple[str, ...]:
         """The restrictions that this kernel does not grant."""
-        ...
 
     def close(self) -> None:
         """Ends the enclave and waits for its processes. Idempotent."""
-        ...
 
 
 class Launch(Protocol):
@@ -65,7 +60,6 @@ class Launch(Protocol):
 
     def __call__(self, *, platform_folder: Path, entry: str, policy: bytes) -> LaunchedEnclave:
         """Starts the enclave of the module ``entry`` under ``policy`` on the platform in ``platform_folder``."""
-        ...
 
 
 def launching(images: Path | None) -> Launch:

@@ -37,23 +37,18 @@ class LogSource(Protocol):
 
     def note(self) -> bytes:
         """The newest checkpoint."""
-        ...
 
     def entries(self, size: int) -> Iterator[bytes]:
         """The first ``size`` entries. Raises AuditFailure if they are missing."""
-        ...
 
     def stored_hashes(self, size: int) -> Sequence[bytes] | None:
         """The stored hashes of the tree for ``size`` entries; None if the source keeps none of its own."""
-        ...
 
     def values(self, sha256: bytes) -> Iterator[bytes] | None:
         """The integers of a release that has their hash alone, in pieces; None if the source keeps none of any."""
-        ...
 
     def is_written(self) -> bool:
         """Whether a server may be appending at this moment, and witnesses be about to cosign."""
-        ...
 
 
 class LogFolder:

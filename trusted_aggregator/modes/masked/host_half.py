@@ -26,7 +26,6 @@ class Vectors(Protocol):
 
     def masked(self, task_sha256: bytes, round: int, digests: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """(SHA-256, masked vector) of those of ``digests`` that are stored."""
-        ...
 
 
 class MaskedHost(EnclaveHost):

@@ -23,11 +23,9 @@ class Leaves(Protocol):
 
     def open(self, key: Key) -> None:
         """Gives every leaf that answers its part of an open round; the others get theirs when they answer."""
-        ...
 
     def contributions(self, key: Key) -> int:
         """What the hosts of the leaves say of a round, the newest of each."""
-        ...
 
     def close(self, key: Key, order: bytes, signature: bytes) -> None:
         """Brings the sums of the leaves to the enclave, and stores them.
@@ -35,11 +33,9 @@ class Leaves(Protocol):
         Raises what ``Rounds.charge`` raises, before any leaf closes; and Busy where a leaf does not answer, for
         some time, or for as long as the minimum needs it.
         """
-        ...
 
     def forget(self, key: Key) -> None:
         """Has the leaves erase their parts of a round that is over, when they answer."""
-        ...
 
 
 class TreeHost(EnclaveHost):
@@ -82,7 +78,6 @@ class Parts(Protocol):
 
     def holds(self, task_sha256: bytes, round: int) -> bool:
         """Whether contributions to a round are taken, or refused, by the enclave now."""
-        ...
 
 
 class LeafHost(EnclaveHost):

@@ -35,7 +35,6 @@ class Sums(Protocol):
         self, broadcast: ModelVersion, selected: Int64Array | None, *, round: int, progress: Progress | None
     ) -> Mapping[str, Int64Array]:
         """Exact sums of a round over all users, or over those of ``selected`` (int64 [k], ascending); may be kept."""
-        ...
 
 
 class Engine(Protocol):
@@ -43,13 +42,11 @@ class Engine(Protocol):
 
     def sums(self, task: Task, users: Ratings | UsersExamples, seeds: UInt64Array) -> Sums:
         """Puts the users of a simulation in place; ``seeds`` are theirs. Raises ConfigurationError, StateError."""
-        ...
 
     def each(
         self, trial: Callable[..., _Result], trials: Iterable[tuple[_Key, tuple[Any, ...]]]
     ) -> Iterator[tuple[_Key, _Result]]:
         """``trial(*arguments)`` of each (key, arguments), as they are done. Raises what a trial raises."""
-        ...
 
 
 _current: ContextVar[Engine | None] = ContextVar("engine", default=None)

@@ -20,14 +20,12 @@ class Attester(Protocol):
     @property
     def kind(self) -> str:
         """The kind of its statements."""
-        ...
 
     def attest(self, nonce: bytes) -> bytes:
         """A statement (at most ``LARGEST_STATEMENT`` bytes) about this device and ``nonce`` (32 bytes).
 
         Whether, when and of what length depends on no data of the person.
         """
-        ...
 
 
 class Verifier(Protocol):
@@ -36,7 +34,6 @@ class Verifier(Protocol):
     @property
     def kind(self) -> str:
         """The kind of statements that it accepts."""
-        ...
 
     def verify(self, statement: bytes, nonce: bytes, *, now: float) -> bytes:
         """The device's name: 32 bytes, the same for every statement of one device.
@@ -44,7 +41,6 @@ class Verifier(Protocol):
         ``now`` is in seconds since the epoch. Raises EnrolmentError where the statement does not count, with one line
         that repeats none of its bytes.
         """
-        ...
 
 
 def device_name(kind: str, key: bytes) -> bytes:
