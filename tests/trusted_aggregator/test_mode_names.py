@@ -18,7 +18,6 @@ NAMES = re.compile(r"secagg|sec_agg|mask(ed|ing)|AGGREGATION_", re.IGNORECASE)
 #: Files outside of ``modes/`` that may name one: fields of messages, and a column on disks, keep their names.
 ALLOWED = {
     "boundary/wire.py",
-    "host/sql_storage.py",
     "host/sqlite_storage.py",
     "host/postgresql_storage.py",
     "host/storage.py",

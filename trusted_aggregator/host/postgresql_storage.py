@@ -22,9 +22,8 @@ from odp.errors import StateError
 from odp.storage.database import PostgresqlDatabase
 from odp.storage.migrations import Schema
 from odp.storage.postgresql import PostgresqlPlace, postgresql_place
-from trusted_aggregator.host.sql_storage import Row, SqlStorage, Tables, make_tables
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
-from trusted_aggregator.host.storage import Storage
+from trusted_aggregator.host.storage import Row, Storage, Tables, make_tables
 
 _PROGRAM = "odp-aggregator"
 _EMPTYING_SECONDS = 1
@@ -74,8 +73,8 @@ def open_storage(state: StateFolder, database: str | None) -> Storage:
     return storage
 
 
-class PostgresqlStorage(SqlStorage):
-    """Implements ``trusted_aggregator.host.storage.Storage`` in a database; no other program may have it open.
+class PostgresqlStorage(Storage):
+    """``Storage`` in a database; no other program may have it open.
 
     Raises:
         ConfigurationError: the driver is not installed.

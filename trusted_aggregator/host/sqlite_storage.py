@@ -17,7 +17,7 @@ from odp.errors import StateError
 from odp.storage.database import SqliteDatabase
 from odp.storage.migrations import Schema, changing
 from odp.storage.sqlite import database_errors, empty_log
-from trusted_aggregator.host.sql_storage import Row, SqlStorage, Tables, make_tables
+from trusted_aggregator.host.storage import Row, Storage, Tables, make_tables
 
 _TABLES = Tables()
 _CONTRIBUTIONS = Schema("contributions_schema", head="0001", mark=_TABLES.contributions.name)
@@ -25,8 +25,8 @@ _SEALED = Schema("sealed_schema", head="0001", mark=_TABLES.records.name)
 _INSERT = "INSERT INTO contributions (task, round, digest, ciphertext, masked) VALUES (?, ?, ?, ?, ?)"
 
 
-class SqliteStorage(SqlStorage):
-    """Implements ``trusted_aggregator.host.storage.Storage`` in a program's state folder.
+class SqliteStorage(Storage):
+    """``Storage`` in a program's state folder.
 
     Raises:
         StateError: a database cannot be used.

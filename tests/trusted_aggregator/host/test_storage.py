@@ -117,7 +117,7 @@ def test_contributions_come_back_in_order_by_task_and_round(storage):
 
 
 def test_pages_hold_all_rows(storage, monkeypatch):
-    monkeypatch.setattr("trusted_aggregator.host.sql_storage._PAGE", 3)
+    monkeypatch.setattr("trusted_aggregator.host.storage._PAGE", 3)
     rows = [os.urandom(8) for _ in range(10)]
     for row in rows:
         storage.add([Contribution(TASK, 0, row)])
