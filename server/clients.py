@@ -144,36 +144,33 @@ class AggregatorClient:
         token_key: enrolment_pb2.SignedTokenKey | None = None,
     ) -> common_pb2.SignedRoundKey:
         """Opens the ordered round; its key for devices. Idempotent."""
-        reply: aggregator_pb2.OpenRoundResponse = call(
+        return call(
             self._stub.OpenRound,
             aggregator_pb2.OpenRoundRequest(task=task, order=order, signature=signature, token_key=token_key),
             timeout=_ROUND_DEADLINE,
             what="open a round at the aggregator",
             address=self._control_address,
-        )
-        return reply.round_key
+        ).round_key
 
     def progress(self, task_sha256: bytes, round: int) -> aggregator_pb2.GetRoundResponse:
         """The number of contributions of a round."""
-        reply: aggregator_pb2.GetRoundResponse = call(
+        return call(
             self._stub.GetRound,
             aggregator_pb2.GetRoundRequest(task_sha256=task_sha256, round=round),
             timeout=SHORT_DEADLINE,
             what="read the state of a round at the aggregator",
             address=self._control_address,
         )
-        return reply
 
     def close_round(self, order: bytes, signature: bytes) -> common_pb2.SignedRelease:
         """Closes the ordered round; returns the same bytes at every call."""
-        reply: aggregator_pb2.CloseRoundResponse = call(
+        return call(
             self._stub.CloseRound,
             aggregator_pb2.CloseRoundRequest(order=order, signature=signature),
             timeout=_ROUND_DEADLINE,
             what="close a round at the aggregator",
             address=self._control_address,
-        )
-        return reply.release
+        ).release
 
     def released_values(self, order: bytes) -> Iterator[bytes]:
         """The integers of a release that has their hash alone, unchecked, in pieces."""
@@ -186,14 +183,13 @@ class AggregatorClient:
 
     def evidence(self, nonce: bytes) -> attestation_pb2.GetEvidenceResponse:
         """Evidence of the enclave over ``nonce``."""
-        reply: attestation_pb2.GetEvidenceResponse = call(
+        return call(
             self._attestation.GetEvidence,
             attestation_pb2.GetEvidenceRequest(nonce=nonce),
             timeout=SHORT_DEADLINE,
             what="get the evidence of the aggregator",
             address=self._address,
         )
-        return reply
 
     def ledger(self, task_sha256: bytes, first: int) -> LedgerPart:
         """The ledger of a task's population from entry ``first`` on, under its signed head."""
@@ -254,14 +250,13 @@ class WitnessClient:
 
     def add_checkpoint(self, note: bytes, *, old_size: int, hashes: bytes) -> log_pb2.AddCheckpointResponse:
         """Shows a checkpoint and its proof from ``old_size``."""
-        reply: log_pb2.AddCheckpointResponse = call(
+        return call(
             self._stub.AddCheckpoint,
             log_pb2.AddCheckpointRequest(old_size=old_size, hashes=hashes, checkpoint=note),
             timeout=_WITNESS_DEADLINE,
             what="show the log's checkpoint to a witness",
             address=self._address,
         )
-        return reply
 
 
 def _parts(

@@ -115,10 +115,7 @@ class Services:
     def draw(self, task_sha256: bytes, traffic: Traffic) -> bytes:
         """A row of a task of local trust, drawn by the server; the same request of every device."""
         request = local_pb2.DrawRequest(task_sha256=task_sha256)
-        reply: local_pb2.DrawResponse = self._call(
-            self._home.local.Draw, request, self._server, "draw a row of the server", traffic
-        )
-        return reply.row
+        return self._call(self._home.local.Draw, request, self._server, "draw a row of the server", traffic).row
 
     @_stale_told()
     def report(self, request: local_pb2.ReportRequest, traffic: Traffic) -> local_pb2.ReportResponse:
@@ -133,10 +130,9 @@ class Services:
     def public_table(self, name: str) -> table_pb2.PublishedTable:
         """The newest version of a public table; reveals its name and nothing else."""
         request = table_pb2.GetTableRequest(name=name)
-        reply: table_pb2.GetTableResponse = self._call(
+        return self._call(
             self._home.table.GetTable, request, self._server, f"ask the server for table {name!r}", Traffic()
-        )
-        return reply.table
+        ).table
 
     def log_hashes(self, level: int, start: int, count: int) -> list[bytes]:
         """Hashes of the transparency log's tree, in whole tiles; reveals at most the number of a tile."""
@@ -256,8 +252,7 @@ class Services:
         except grpc.RpcError as error:
             raise translated(error, what="take part in a session of the aggregator", address=address) from error
         traffic.add(request, reply)
-        step: secagg_service_pb2.StepResponse = step_of(reply)
-        return step
+        return step_of(reply)
 
     def download(
         self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None
@@ -298,10 +293,7 @@ class Services:
         request = distributor_pb2.ListBlocksRequest(model_sha256=model_sha256, table=entry.name)
         counted = traffic if traffic is not None else Traffic()
         method = self._distributor(address).distributor.ListBlocks
-        reply: distributor_pb2.ListBlocksResponse = self._call(
-            method, request, address, "ask the distributor for blocks", counted
-        )
-        return reply.sha256
+        return self._call(method, request, address, "ask the distributor for blocks", counted).sha256
 
     def moment(self, error: Busy) -> float:
         """Seconds until the next attempt, for a caller that waits by its own means."""

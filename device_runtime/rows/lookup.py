@@ -123,8 +123,7 @@ class Lookup:
             raise ConfigurationError(f"Expected keys of table {table.opened.name!r} to be from 0 to {table.rows - 1}")
         if len(distinct) > requests * each:
             raise ConfigurationError(f"Expected at most {requests * each} distinct keys, got {len(distinct)}")
-        selected: Float32Array = np.concatenate(parts)[places.reshape(-1)]
-        return selected
+        return np.concatenate(parts)[places.reshape(-1)]
 
     def rows(
         self,

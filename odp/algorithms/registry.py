@@ -98,8 +98,7 @@ def algorithm_for(definition: common_pb2.TaskDefinition) -> Algorithm:
         raise ConfigurationError(
             f"Expected a task with rounds: devices of task {definition.name!r} report to its server alone"
         )
-    algorithm: Algorithm = part_of(training, "algorithm").TaskAlgorithm(definition)
-    return algorithm
+    return part_of(training, "algorithm").TaskAlgorithm(definition)
 
 
 def recommender_for(definition: common_pb2.TaskDefinition) -> Recommender:

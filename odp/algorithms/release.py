@@ -254,5 +254,4 @@ def planned_charges(algorithm: Algorithm) -> list[tuple[Event, ...]]:
 
 def to_values(release: DeclaredRelease, integers: Int64Array) -> Float64Array:
     """The released float64 values: integers times the grid's step."""
-    values: Float64Array = integers.reshape(release.shape).astype(np.float64) * release.step
-    return values
+    return integers.reshape(release.shape).astype(np.float64) * release.step

@@ -298,8 +298,7 @@ def _recommended(process: subprocess.Popen[str]) -> dict[str, Any]:
         raise ServiceError(f"no recommendations within {_RECOMMEND_SECONDS:.0f} s") from error
     if process.returncode:
         raise ServiceError(f"recommendations failed: {errors.strip().removeprefix('odp: ')}")
-    recommendations: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
-    return recommendations
+    return json.loads(output.strip().splitlines()[-1])
 
 
 def _finish(

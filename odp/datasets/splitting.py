@@ -259,8 +259,7 @@ class TimeCut:
         assert self.share is not None
         rows = len(data.times)
         place = min(round(self.share * rows), rows - 1)
-        moment: float | int = np.partition(data.times, place)[place].item()
-        return moment
+        return np.partition(data.times, place)[place].item()
 
 
 def only_tested(split: Split) -> OnlyTested:

@@ -146,8 +146,7 @@ def genre_mix(rng: np.random.Generator, flags: Floats, width: int, genre_share: 
     spread = explained.std(axis=0)
     explained /= np.where(spread > 0, spread, 1.0)
     residual = rng.standard_normal((len(flags), width))
-    mixed: Floats = math.sqrt(genre_share) * explained + math.sqrt(1.0 - genre_share) * residual
-    return mixed
+    return math.sqrt(genre_share) * explained + math.sqrt(1.0 - genre_share) * residual
 
 
 def _popularity(rng: np.random.Generator, n_items: int) -> Floats:

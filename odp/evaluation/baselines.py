@@ -139,8 +139,7 @@ def user_mean_predictions(split: Split) -> Float64Array:
 
     The mean of all users would not be public.
     """
-    means: Float64Array = _own_means(merge(split.train, split.validation), ridge=_USER_MEAN_RIDGE)[split.test.users()]
-    return means
+    return _own_means(merge(split.train, split.validation), ridge=_USER_MEAN_RIDGE)[split.test.users()]
 
 
 def dp_item_mean(task: BudgetedTask, split: Split, seed: int) -> Outcome:
@@ -195,8 +194,7 @@ def _own_means(history: Ratings, *, ridge: float) -> Float64Array:
 
 def _user_offsets(history: Ratings, predicted: Float64Array | float, *, ridge: float) -> Float64Array:
     sums = np.bincount(history.users(), weights=history.values - predicted, minlength=history.n_users)
-    offsets: Float64Array = sums / (np.diff(history.offsets) + ridge)
-    return offsets
+    return sums / (np.diff(history.offsets) + ridge)
 
 
 def dp_item_means(

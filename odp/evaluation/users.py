@@ -52,8 +52,7 @@ def first_users(ratings: Users, goal: int, *, round: int, seed: int) -> Int64Arr
     is the adjacency of every charge (``odp.privacy.adjacency``).
     """
     order = np.argsort(keyed_hash(key_of("arrivals of users", seed, round), ratings.user_keys), kind="stable")
-    first: Int64Array = np.sort(order[:goal])
-    return first
+    return np.sort(order[:goal])
 
 
 def due_users(ratings: Users, allowed: Participation, *, round: int, seed: int) -> Int64Array:
@@ -63,8 +62,7 @@ def due_users(ratings: Users, allowed: Participation, *, round: int, seed: int) 
     """
     cycle, turn = divmod(round, allowed.separation)
     user_turns = keyed_hash(key_of("turns of users", seed), ratings.user_keys) % np.uint64(allowed.separation)
-    due: Int64Array = np.flatnonzero((user_turns == turn) & (cycle < allowed.most))
-    return due
+    return np.flatnonzero((user_turns == turn) & (cycle < allowed.most))
 
 
 def chosen_entries(ratings: Ratings, most: int, *, seed: int) -> Int64Array:

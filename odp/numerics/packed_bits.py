@@ -56,8 +56,7 @@ def unpack(packed: npt.NDArray[np.uint8], count: int, width: int) -> npt.NDArray
     """The numbers of rows uint8 [rows, bytes], uint16 [rows, count]: the inverse of ``pack``."""
     rows = len(packed)
     if width in _WHOLE_BYTES:
-        whole: npt.NDArray[np.uint16] = np.ascontiguousarray(packed).view(_WHOLE_BYTES[width]).astype(np.uint16)
-        return whole.reshape(rows, count)
+        return np.ascontiguousarray(packed).view(_WHOLE_BYTES[width]).astype(np.uint16).reshape(rows, count)
     numbers = np.empty((rows, count), dtype=np.uint16)
     mask = np.uint32((1 << width) - 1)
     for first in range(0, count, _GROUP * _GROUPS):
@@ -81,8 +80,7 @@ def unpack(packed: npt.NDArray[np.uint8], count: int, width: int) -> npt.NDArray
 def spare_bits(packed: npt.NDArray[np.uint8], count: int, width: int) -> npt.NDArray[np.bool_]:
     """Whether a row uint8 [rows, bytes] has a bit set after its last number, bool [rows]."""
     spare = packed.shape[1] * 8 - count * width
-    spare_set: npt.NDArray[np.bool_] = (packed[:, -1] & np.uint8((1 << spare) - 1)) != 0
-    return spare_set
+    return (packed[:, -1] & np.uint8((1 << spare) - 1)) != 0
 
 
 def _window(place: int, width: int) -> tuple[int, np.uint32]:

@@ -61,8 +61,7 @@ def one_blas_thread() -> contextlib.AbstractContextManager[object]:
     controller = _blas()
     if controller is None:
         return contextlib.nullcontext()
-    limits: contextlib.AbstractContextManager[object] = controller.limit(limits=1, user_api="blas")
-    return limits
+    return controller.limit(limits=1, user_api="blas")
 
 
 @functools.cache

@@ -206,10 +206,7 @@ def _convolution(pocketfft: Any) -> Callable[[ArrayLike, ArrayLike], Float64Arra
         first_spectrum, second_spectrum = (
             pocketfft.r2c(_padded(x, length), (0,), True, _UNSCALED, None, _THREADS) for x in (first, second)
         )
-        whole: Float64Array = pocketfft.c2r(
-            first_spectrum * second_spectrum, (0,), length, False, _BY_LENGTH, None, _THREADS
-        )
-        return whole[:size]
+        return pocketfft.c2r(first_spectrum * second_spectrum, (0,), length, False, _BY_LENGTH, None, _THREADS)[:size]
 
     return fftconvolve
 

@@ -149,10 +149,7 @@ def _parse_local(content: dict[str, Any], *, where: str, text: str) -> DrawAndDi
     _require(content, ("name",), where=where)
     shared = {name: content[name] for name in _AT_THE_TOP if name in content}
     kinds: dict[str, type] = {_LOCAL: DrawAndDiscard}
-    task: DrawAndDiscard = _build(
-        _LOCAL, content[_LOCAL], kinds, where=where, text=text, shared=shared, features=_LOCAL_KINDS
-    )
-    return task
+    return _build(_LOCAL, content[_LOCAL], kinds, where=where, text=text, shared=shared, features=_LOCAL_KINDS)
 
 
 def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Question:
@@ -183,8 +180,7 @@ def _parse_question(section: str, content: dict[str, Any], *, where: str, text: 
     shared = {"name": content["name"], "population": content.get("population", ""), "cohort": Cohort()}
     shared |= _question_parts(content, section, where=where, text=text)
     kinds = {section: _QUESTIONS[section]}
-    question: Question = _build(section, content[section], kinds, where=where, text=text, shared=shared)
-    return question
+    return _build(section, content[section], kinds, where=where, text=text, shared=shared)
 
 
 def _own_fields(kind: type[Question]) -> list[str]:

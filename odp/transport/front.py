@@ -85,8 +85,7 @@ class _Method:
         return END if reply is END else self._bytes(reply)
 
     def _bytes(self, reply: Any) -> bytes:
-        data: bytes = reply if self._serialize is None else self._serialize(reply)
-        return data
+        return reply if self._serialize is None else self._serialize(reply)
 
 
 class Front(grpc.GenericRpcHandler):

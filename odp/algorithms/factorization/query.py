@@ -112,8 +112,7 @@ def distinct(items: Int64Array, used: npt.NDArray[np.bool_]) -> npt.NDArray[np.b
         some = words[start : start + block]
         same = some[:, :, None] == some[:, None, :]
         pairs[start : start + block] = same.reshape(len(some), -1).sum(axis=1, dtype=np.uint32)
-    answers: npt.NDArray[np.bool_] = pairs == count
-    return answers
+    return pairs == count
 
 
 def _distinct_sorted(items: Int64Array, used: npt.NDArray[np.bool_]) -> bool:

@@ -138,8 +138,7 @@ class _Sketch:
         return self._users / (self._true - self._mean)
 
     def _scaled(self, support: Float64Array) -> Float64Array:
-        shares: Float64Array = (support - self._mean) / (self._true - self._other)
-        return shares
+        return (support - self._mean) / (self._true - self._other)
 
     def _buckets(self, codes: UInt64Array) -> Int64Array:
         return self._terms.bucket(codes[:, None], self._place, np.arange(self._terms.hashes))
@@ -152,8 +151,7 @@ class _Sketch:
         for start in range(0, len(codes), at_once):
             part = self._buckets(codes[start : start + at_once])
             sums[start : start + at_once] = self._counts[functions, part].sum(axis=1)
-        shares: Float64Array = sums / self._reports
-        return shares
+        return sums / self._reports
 
     def _common(self, left: Int64Array, other: Int64Array) -> Float64Array:
         """A - 1 / buckets of two lists of buckets [n, hashes] and [m, hashes], weighted by reports: float64 [n, m]."""

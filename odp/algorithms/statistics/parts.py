@@ -189,5 +189,4 @@ def _mean(kind: MeanPart, records: Records) -> Entries:
 def _shrink(user: Int64Array, value: Float64Array, clip: float, users: int) -> npt.NDArray[np.float64]:
     """Factor of each entry, so that no user's vector is longer than ``clip``."""
     length = np.sqrt(np.bincount(user, weights=np.square(value), minlength=users))
-    factor: npt.NDArray[np.float64] = np.minimum(1.0, clip / np.maximum(length, clip))[user]
-    return factor
+    return np.minimum(1.0, clip / np.maximum(length, clip))[user]

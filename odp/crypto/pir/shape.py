@@ -133,8 +133,7 @@ class Layout:
                 left = left ^ outputs[right]
             else:
                 right = right ^ outputs[left]
-        mixed: Int64Array = (left << self._right_bits) | right
-        return mixed
+        return (left << self._right_bits) | right
 
 
 def _sizes(keys: int) -> tuple[int, int]:

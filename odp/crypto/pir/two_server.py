@@ -150,8 +150,7 @@ class Secret:
     @property
     def placed(self) -> npt.NDArray[np.bool_]:
         """The keys that were queried, bool [keys]: all, except after the layout's failure."""
-        placed: npt.NDArray[np.bool_] = self.wanted >= 0
-        return placed
+        return self.wanted >= 0
 
 
 def query(

@@ -123,5 +123,4 @@ def unmasked(masked_sum: bytes, masks: Int64Array, *, noise: Int64Array) -> Int6
 
 def wrapped(values: Int64Array) -> Int64Array:
     """``values`` modulo 2^32, within [-2^31, 2^31)."""
-    narrow: Int64Array = values.astype(np.uint32).view(np.int32).astype(np.int64)
-    return narrow
+    return values.astype(np.uint32).view(np.int32).astype(np.int64)

@@ -180,8 +180,7 @@ def fewest_honest(*, minimum: int, maximum: int, threat: Threat) -> int:
 
 
 def _parts(fraction: float, of: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    parts: npt.NDArray[np.int64] = np.floor((fraction + _ROUNDING) * of).astype(np.int64)
-    return parts
+    return np.floor((fraction + _ROUNDING) * of).astype(np.int64)
 
 
 def _part(fraction: float, of: int) -> int:

@@ -89,8 +89,7 @@ class BandedMatrix:
 
     def matrix(self) -> Float64Array:
         """C, float64 [rounds, rounds]."""
-        dense: Float64Array = np.ldexp(self.integers().astype(np.float64), -self.bits)
-        return dense
+        return np.ldexp(self.integers().astype(np.float64), -self.bits)
 
     def squared_sensitivity(self, allowed: Participation) -> Fraction:
         """Exact where the separation is at least the bands, or for falling Toeplitz matrices; else an upper bound.
@@ -118,13 +117,11 @@ class BandedMatrix:
         """Norm of each row of A C^-1, float64 [rounds]. Time O(rounds bands) for Toeplitz, else O(rounds^2 bands)."""
         if self._toeplitz:
             inverse = _series_inverse(self.diagonals[-1] * 2.0**-self.bits, self.rounds)
-            by_row: Float64Array = np.sqrt(np.cumsum(np.square(np.cumsum(inverse))))
-            return by_row
+            return np.sqrt(np.cumsum(np.square(np.cumsum(inverse))))
         from scipy.linalg import solve_triangular
 
         inverse = solve_triangular(self.matrix(), np.eye(self.rounds), lower=True)
-        norms: Float64Array = np.linalg.norm(np.cumsum(inverse, axis=0), axis=1)
-        return norms
+        return np.linalg.norm(np.cumsum(inverse, axis=0), axis=1)
 
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> BandedEncoder:
         """As ``EncoderMatrix.encoder``."""
@@ -230,5 +227,4 @@ def _series_inverse(coefficients: Float64Array, count: int) -> Float64Array:
 
     impulse = np.zeros(count)
     impulse[0] = 1.0
-    inverse: Float64Array = lfilter([1.0], coefficients, impulse)
-    return inverse
+    return lfilter([1.0], coefficients, impulse)

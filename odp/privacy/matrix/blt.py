@@ -98,8 +98,7 @@ class BufferedMatrix:
         _validate.integer(low=1, high=_MOST_DENSE, rounds=self.rounds)
         column = self.coefficients()
         back = np.arange(self.rounds)[:, None] - np.arange(self.rounds)[None, :]
-        dense: Float64Array = np.where(back >= 0, column[np.abs(back)], 0.0)
-        return dense
+        return np.where(back >= 0, column[np.abs(back)], 0.0)
 
     def sensitivity(self, allowed: Participation) -> float:
         """By the closed form of falling Toeplitz matrices in float64, and a part in 1e9 above it."""
@@ -109,8 +108,7 @@ class BufferedMatrix:
     def noise_factors(self) -> Float64Array:
         """Norm of each row of A C^-1, float64 [rounds]."""
         inverse = inverse_coefficients(np.array(self.scales) / _UNIT, np.array(self.decays) / _UNIT, self.rounds)
-        by_row: Float64Array = np.sqrt(np.cumsum(np.square(np.cumsum(inverse))))
-        return by_row
+        return np.sqrt(np.cumsum(np.square(np.cumsum(inverse))))
 
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> BufferedEncoder:
         """As ``EncoderMatrix.encoder``."""

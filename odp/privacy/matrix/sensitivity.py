@@ -277,8 +277,7 @@ def _heaviest(values: NDArray[np.floating], allowed: Participation, most: int) -
             np.add(best[max(0, place - allowed.separation)], column, out=row)
             np.maximum(after[place - 1], row, out=row)
         best, after = after, best
-    heaviest: NDArray[np.floating] = best[-1]
-    return heaviest
+    return best[-1]
 
 
 # For blocks of a tree: (rounds of the user in the block, sum of squares) -> the earliest possible last round of the

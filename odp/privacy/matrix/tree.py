@@ -94,8 +94,7 @@ class TreeEncoder:
         self._nodes[:level] = 0  # part of the new node, and of no later one
         self._nodes[level] = node
         self.round += 1
-        encoded: Int64Array = node
-        return encoded
+        return node
 
     def to_bytes(self) -> bytes:
         """The state."""
@@ -125,8 +124,7 @@ class TreeDecoder:
         self._nodes[:level] = 0.0
         self._nodes[level] = release
         self.round += 1
-        estimate: Float64Array = self._nodes.sum(axis=0)
-        return estimate
+        return self._nodes.sum(axis=0)
 
     def to_bytes(self) -> bytes:
         """The state."""

@@ -114,8 +114,7 @@ class DiscreteGaussian:
             low = int.from_bytes(source.random_bytes(8), "little")
             begin, end = int(place[index]), int(np.searchsorted(self._high, random_words[index], side="right"))
             place[index] = bisect.bisect_right(self._low, low, begin, end)
-        numbers: NDArray[np.int64] = place.astype(np.int64) + self._first
-        return numbers
+        return place.astype(np.int64) + self._first
 
 
 def _require_std(std: float) -> None:

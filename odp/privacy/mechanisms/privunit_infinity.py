@@ -117,8 +117,7 @@ class PrivUnitInfinity:
 
     def variance(self, values: Float64Array) -> Float64Array:
         """Exact variance of each number of an answer for numbers ``values`` of the cube, float64 of the same shape."""
-        variances: Float64Array = self.scale**2 - np.square(values)
-        return variances
+        return self.scale**2 - np.square(values)
 
     def randomize(self, values: Float64Array, *, source: RandomSource) -> Float64Array:
         """Answers, float64 [n, d] of numbers +-``scale``, for vectors ``values`` float64 [n, d], whatever they hold.
@@ -139,8 +138,7 @@ class PrivUnitInfinity:
         order = np.argsort(source.words(count * size).reshape(count, size), axis=1)
         matching = np.zeros((count, size), dtype=np.bool_)
         np.put_along_axis(matching, order, np.arange(size) < matches[:, None], axis=1)
-        answers: Float64Array = np.where(signs == matching, self.scale, -self.scale)
-        return answers
+        return np.where(signs == matching, self.scale, -self.scale)
 
     def encode(self, answer: Float64Array) -> bytes:
         """The signs of one answer [d], one bit each in ceil(d / 8) bytes. Raises ConfigurationError."""
@@ -153,8 +151,7 @@ class PrivUnitInfinity:
         bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8))
         if len(data) != -(-self.dimension // 8) or bits[self.dimension :].any():
             raise DataError(f"Expected the {self.dimension} signs of an answer in {-(-self.dimension // 8)} bytes")
-        answer: Float64Array = np.where(bits[: self.dimension] == 1, self.scale, -self.scale)
-        return answer
+        return np.where(bits[: self.dimension] == 1, self.scale, -self.scale)
 
     def _matches(self, source: RandomSource, count: int) -> Int64Array:
         """Numbers of matches, int64 [n]."""
@@ -272,5 +269,4 @@ def _remainder(counts: Float64Array) -> Float64Array:
     series = (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / n**2) / n**2) / n**2) / n**2) / n
     few = np.minimum(counts, _FEW)
     exact = special.gammaln(few + 1.0) - (0.5 * np.log(2.0 * math.pi * few) + few * (np.log(few) - 1.0))
-    remainders: Float64Array = np.where(counts < _FEW, exact, series)
-    return remainders
+    return np.where(counts < _FEW, exact, series)

@@ -209,8 +209,7 @@ class RandomSource(threading.local):
         self._words, self._used = self._words[:0], 0
 
     def _stream_words(self, count: int) -> UInt64Array:
-        words: UInt64Array = np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8")
-        return words
+        return np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8")
 
     def _laplace_candidates(self, scale: int, count: int) -> Int64Array:
         """What is accepted of ``count`` candidates: independent of each other, so that any first ones may be taken."""
@@ -227,8 +226,7 @@ class RandomSource(threading.local):
             number[going] += scale
         negative = self.words(len(number)) >> np.uint64(63) == 1
         single = ~negative | (number > 0)  # zero has one sign
-        signed: Int64Array = np.where(negative, -number, number)[single]
-        return signed
+        return np.where(negative, -number, number)[single]
 
     def _fill_normals(self, out: Float64Array) -> None:
         """The ziggurat: a layer, then a place in it, which is under the curve but for 1.2 % of the draws."""

@@ -108,8 +108,7 @@ def start(connection: Connection, sealed_keys: bytes | None) -> bytes:
         StateError: the enclave is gone.
     """
     connection.send(0, EnclaveRequest(start=EnclaveStart(sealed_keys=sealed_keys or b"")))
-    sealed: bytes = answered(connection).started.sealed_keys
-    return sealed
+    return answered(connection).started.sealed_keys
 
 
 def wait_ready(connection: Connection) -> None:
