@@ -45,8 +45,7 @@ def run(channel: socket.socket, guest: Guest) -> None:
         StateError: the host broke the framing.
     """
     connection = Connection(channel)
-    identity = begin(connection, guest, lambda _: enclave_pb2.Ready())
-    if identity is not None:
+    if (identity := begin(connection, guest, lambda _: enclave_pb2.Ready())) is not None:
         policy = EnclavePolicy.from_bytes(guest.policy)
         serve(connection, DISTRIBUTOR.request, routes(DistributorCore(identity.hpke, select=policy.select), identity))
 

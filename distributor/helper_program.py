@@ -108,8 +108,7 @@ def helper_key(state: Path) -> str:
 
     Raises StateError where the folder cannot be used.
     """
-    public = _public(state)
-    if public is None:
+    if (public := _public(state)) is None:
         with StateFolder.open(state, ROLE) as opened:
             public = _key(opened).public.hex()
     return public
@@ -123,8 +122,7 @@ def _public(state: Path) -> str | None:
 
 
 def _key(state: StateFolder) -> HpkeKey:
-    stored = state.read(KEY_FILE)
-    if stored is None:
+    if (stored := state.read(KEY_FILE)) is None:
         key = HpkeKey.generate()
         state.write_atomically(KEY_FILE, key.to_bytes())
     else:

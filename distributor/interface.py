@@ -117,8 +117,7 @@ def open_header(signed_task: common_pb2.SignedTask, signed_manifest: common_pb2.
 
 
 def _sizes(header: ModelHeader) -> ServedSizes:
-    keyed = next((table for table in header.manifest.tables if table.keyed), None)
-    if keyed is None:
+    if (keyed := next((table for table in header.manifest.tables if table.keyed), None)) is None:
         return ServedSizes(rows=0, row_bytes=0, keys=0, dense_bytes=header.total_bytes)
     row = entry_row_bytes(keyed)
     dense = header.total_bytes - entry_bytes(keyed)

@@ -86,8 +86,7 @@ class ModelFolders:
     def receive(
         self, model: bytes, task: common_pb2.SignedTask, manifest: common_pb2.SignedManifest, total_bytes: int
     ) -> IncomingFolder:
-        free = self._free_bytes(self._root)
-        if free < total_bytes + _RESERVE_BYTES:
+        if (free := self._free_bytes(self._root)) < total_bytes + _RESERVE_BYTES:
             raise DiskFull(
                 f"state folder {self._root}: disk full ({free // 2**20} MiB free, "
                 f"{(total_bytes + _RESERVE_BYTES) // 2**20} MiB needed); free some space and publish again"

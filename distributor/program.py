@@ -166,8 +166,7 @@ class Config(ProgramConfig):
 def _opened(config: Config, state: StateFolder) -> ModelStore:
     """The store of models. Raises ConfigurationError where this state folder has another one."""
     # A distributor whose models were elsewhere would look empty, and devices would find nothing.
-    before = state.read(_BLOBS)
-    if before is None and state.path("models").is_dir():
+    if (before := state.read(_BLOBS)) is None and state.path("models").is_dir():
         before = b""
     place = "" if config.blobs is None else config.blobs
     if before is not None and before.decode(errors="replace") != place:

@@ -73,7 +73,8 @@ class ScannedTable:
         np.bitwise_or(words, _mask(wide_keys == np.uint32(len(self._wide)))[:, None] & rest, out=words)
         words = words.reshape(len(keys), len(side), self._width)
         owned = _mask((keys & side[-1])[:, None] == side)
-        return np.bitwise_or.reduce(words & owned[:, :, None], axis=1).view(np.float32)
+        rows: UInt32Array = np.bitwise_or.reduce(words & owned[:, :, None], axis=1)
+        return rows.view(np.float32)
 
     def _wide_rows(self, keys: UInt32Array) -> UInt32Array:
         """The words of the wide rows of ``keys``; zeros for a key beyond them."""

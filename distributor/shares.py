@@ -113,8 +113,7 @@ class QueryBatches:
         with self._lock:
             self._waiting.setdefault(table, []).append(mine)
         with self._passes:
-            batch = self._take(table, mine)
-            if batch:
+            if batch := self._take(table, mine):
                 _pass(database, batch)
         mine.done.wait()
         if mine.answer is None:

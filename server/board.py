@@ -142,8 +142,7 @@ class Board:
         The order is new each time. In a fixed one, two callers that take turns themselves would each see the same task
         for ever, of which one may be none that it takes part in.
         """
-        answers = self._answers.get(population)
-        if answers is None:
+        if (answers := self._answers.get(population)) is None:
             return self._without_task
         closed_at = self._closed_at.get(population)
         if closed_at is not None and self._monotonic() - closed_at < NEXT_SECONDS:
@@ -177,8 +176,7 @@ class Board:
         charter = self._charter(entry.population)
         proof = self._proof(entry.task, None, charter)
         local = server_pb2.LocalAssignment(task=entry.task, log=proof, charter=charter)
-        admission = desk.admission(task_sha256(entry.task))
-        if admission is not None:
+        if (admission := desk.admission(task_sha256(entry.task))) is not None:
             local.token_key.CopyFrom(admission.token_key or enrolment_pb2.SignedTokenKey())
             local.issuer_address, local.period = self._addresses.issuer, admission.period
         return server_pb2.CheckInResponse(local=local)

@@ -48,12 +48,10 @@ class LoggedCatalogues:
         read = {index: self._step(index) for index in range(begin, size)}
         with self._lock:
             for index in range(self._read, size):
-                step = read.get(index)
-                if step is not None:
+                if (step := read.get(index)) is not None:
                     self._steps.setdefault(Step.decode(step).population, []).append(step)
                 self._read = index + 1
-            steps = self._steps.get(population)
-            if steps is None:
+            if (steps := self._steps.get(population)) is None:
                 return None
             catalogue = self._newest.get(population)
             if catalogue is None or catalogue.version != len(steps):
@@ -105,8 +103,7 @@ class LoggedCatalogues:
           ConfigurationError: as ``require_named``.
           StateError: the log cannot be read.
         """
-        named = named_in(definition)
-        if named is not None:
+        if (named := named_in(definition)) is not None:
             population = named.population
             require_named(self.shared(population, named.version) if shared else self.newest(population), named)
 
@@ -147,8 +144,7 @@ def catalogue_servicer(
             require_owned(step.population)
             if publish(SignedStep.by(key, bytes(data))):
                 log.event("catalogue_published", population=step.population, version=step.version, items=step.items)
-        newest = catalogues.newest(step.population)
-        if newest is None:
+        if (newest := catalogues.newest(step.population)) is None:
             raise NotFound(f"population {step.population!r} has no catalogue")
         return catalogue_pb2.PublishCatalogueResponse(version=newest.version, sha256=newest.sha256)
 
@@ -158,8 +154,7 @@ def catalogue_servicer(
         identifier(population=request.population)
         integer(low=0, high=LARGEST_VERSION, block=request.block)
         wanted = versions_in(request.block)
-        newest = catalogues.shared(request.population, wanted.stop - 1)
-        if newest is None:
+        if (newest := catalogues.shared(request.population, wanted.stop - 1)) is None:
             raise NotFound(f"population {request.population!r} has no catalogue; `odp catalogue publish` gives it one")
         permit = contextlib.ExitStack()
         permit.enter_context(reading.admitted(progress(context)))

@@ -223,8 +223,7 @@ class Driver:
             self._log.crash("driver_failed", error)
 
     def _attempt(self, task: TaskRecord, step: Callable[[TaskRecord], bool]) -> bool:
-        lease = self._leads.lease(task.sha256)
-        if lease is None:
+        if (lease := self._leads.lease(task.sha256)) is None:
             return False
         try:
             with self._leads.leading(lease):
@@ -254,8 +253,7 @@ class Driver:
         return progressed
 
     def _advance(self, task: TaskRecord) -> bool:
-        version = self._storage.newest_version(task.sha256)
-        if version is None:
+        if (version := self._storage.newest_version(task.sha256)) is None:
             return self._first_version(task)
         current = self._storage.round(task.sha256, version.version)
         if current is not None and current.state is RoundState.RELEASED:
@@ -279,8 +277,7 @@ class Driver:
 
     @traced("publish")
     def _publish(self, task: TaskRecord, version: VersionRecord) -> bool:
-        stored = self._storage.state_and_tables(task.sha256, version.version)
-        if stored is None:
+        if (stored := self._storage.state_and_tables(task.sha256, version.version)) is None:
             raise StateError(f"version {version.version} of task {short(task.sha256)} has no tables; restore a backup")
         self._require_owned(task)
         self._distributor.publish(task.signed, version.signed, stored[1])
@@ -412,8 +409,7 @@ class Driver:
 
     @traced("apply")
     def _apply(self, task: TaskRecord, version: VersionRecord) -> bool:
-        stored = self._storage.state_and_tables(task.sha256, version.version)
-        if stored is None:
+        if (stored := self._storage.state_and_tables(task.sha256, version.version)) is None:
             return True  # applied in the meantime
         release = common_pb2.Release.FromString(self._storage.release(task.sha256, version.version).release)
         server = self._server(task)
@@ -438,8 +434,7 @@ class Driver:
         return True
 
     def _definition(self, task: TaskRecord) -> common_pb2.TaskDefinition:
-        definition = self._definitions.get(task.sha256)
-        if definition is None:
+        if (definition := self._definitions.get(task.sha256)) is None:
             definition = self._definitions[task.sha256] = open_task(task.signed)
         return definition
 

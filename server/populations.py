@@ -80,8 +80,7 @@ class Populations:
         """
         with self._lock:
             before = self._newest_charter(population)
-            charter = self._refreshed(population)
-            if charter is None:
+            if (charter := self._refreshed(population)) is None:
                 signed = approve(found(population, owners=[self._key.public], issuer_key=self._issuer_key), self._key)
                 self._aggregator.set_charter(signed)
                 charter = self._keep(signed)
@@ -131,10 +130,8 @@ class Populations:
             self._newest.clear()
 
     def _newest_charter(self, population: str) -> Charter | None:
-        charter = self._newest.get(population)
-        if charter is None:
-            stored = self._storage.charters(population)
-            if not stored:
+        if (charter := self._newest.get(population)) is None:
+            if not (stored := self._storage.charters(population)):
                 return None
             charter = self._newest[population] = open_charter(stored[-1])
         return charter

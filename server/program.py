@@ -352,8 +352,7 @@ def log_verifier_key(state: Path) -> str:
 
 
 def _developer_key(state: StateFolder) -> SigningKey:
-    stored = state.read(KEY_FILE)
-    if stored is None:
+    if (stored := state.read(KEY_FILE)) is None:
         key = SigningKey.generate()
         state.write_atomically(KEY_FILE, key.to_bytes())
         return key
@@ -399,8 +398,7 @@ def _witness(text: str, ca: bytes, undo: contextlib.ExitStack) -> KnownWitness:
 
 
 def _operator_token(state: StateFolder) -> str:
-    stored = state.read(TOKEN_FILE)
-    if stored is None:
+    if (stored := state.read(TOKEN_FILE)) is None:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         state.write_atomically(TOKEN_FILE, f"{token}\n".encode())
         return token

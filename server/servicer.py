@@ -171,8 +171,7 @@ class ServerService:
         return self._board.answer(request.population)
 
     def get_model(self, request: server_pb2.GetModelRequest) -> server_pb2.GetModelResponse:
-        model = self._board.model(request.population)
-        if model is None:
+        if (model := self._board.model(request.population)) is None:
             identifier(population=request.population)
             raise NotFound(f"population {request.population!r} has no trained model yet; ask again later")
         return model
@@ -228,8 +227,7 @@ class ServerService:
 
     def _task(self, sha256: bytes) -> TaskRecord:
         check_length("task_sha256", sha256, HASH_BYTES)
-        task = self._storage.task(sha256)
-        if task is None:
+        if (task := self._storage.task(sha256)) is None:
             raise NotFound(f"task {short(sha256)} is not known to this server; ListTasks lists the known ones")
         return task
 

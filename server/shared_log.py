@@ -76,11 +76,9 @@ class SharedLog(LogFiles):
             return [self._index[leaf] for leaf in leaves]
 
     def sign_again(self, *, now: float) -> None:
-        """As ``LogFiles.sign_again``."""
         self._renote(lambda: self._note.with_lines([self._key.cosign(self._note.body, now=now)]))
 
     def add_cosignatures(self, body: bytes, lines: Sequence[SignatureLine]) -> bool:
-        """As ``LogFiles.add_cosignatures``."""
         return self._renote(lambda: self._note.with_lines(lines) if body == self._note.body else None)
 
     def reach(self, size: int) -> None:
@@ -98,8 +96,7 @@ class SharedLog(LogFiles):
         with self._lock:
             with self._rows.changing() as change:
                 self._take(change, *change.newest())
-                note = make()
-                if note is None:
+                if (note := make()) is None:
                     return False
                 change.sign(self.size, note.encode())
             self._store(note)

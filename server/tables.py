@@ -183,8 +183,7 @@ class TableBook:
             raise self._damaged(name) from error
 
     def _read(self, name: str) -> tuple[bytes | None, table_pb2.TableRecord | None]:
-        stored = self._records.table(name)
-        if stored is None:
+        if (stored := self._records.table(name)) is None:
             return None, None
         try:
             return stored, table_pb2.TableRecord.FromString(stored)

@@ -89,8 +89,7 @@ class TokenKeys:
             return None
         stored = self.stored_key(task, order.round)
         if stored is not None and _is_of(stored, issuer_key, population, order):
-            ended = self.ended(task, order.round)
-            if ended and refuse_ended:
+            if (ended := self.ended(task, order.round)) and refuse_ended:
                 raise EnrolmentError(f"the token key of round {order.round} {ended}")
             return stored
         if self._issuer is None:

@@ -241,8 +241,7 @@ class LogKeeper:
         """The hand-overs that led to the aggregator's enclave, each after evidence of its signer; only new ones."""
         entries, new = [], set[bytes]()
         for hand_over in aggregator.hand_overs():
-            signer = _key_of(hand_over.evidence)
-            if signer not in self._evidence | new:
+            if (signer := _key_of(hand_over.evidence)) not in self._evidence | new:
                 entries.append(_evidence_entry(hand_over.evidence))
                 new.add(signer)
             entries.append(HandOverEntry(hand_over.statement, hand_over.signature).encode())
@@ -323,8 +322,7 @@ class LogKeeper:
             )
             if model is None:
                 return proof
-            place = self._log.index_of(ManifestEntry.of(model).leaf)
-            if place is None:
+            if (place := self._log.index_of(ManifestEntry.of(model).leaf)) is None:
                 return None
             proof.model.CopyFrom(self._inclusion(place, size))
             proof.endorsements.extend(

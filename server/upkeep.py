@@ -46,8 +46,7 @@ class Upkeep:
         # Whoever leads the log: each server proves the endorsements that it read itself.
         if self._keeper.reread_endorsements():
             self._board.refresh()
-        lease = self._leads.lease(LOG)
-        if lease is None:
+        if (lease := self._leads.lease(LOG)) is None:
             return
         with contextlib.suppress(Deposed), self._leads.leading(lease):
             if self._keeper.keep_fresh():

@@ -221,8 +221,7 @@ def _ended(count: TaskRecord) -> ConfigurationError:
 
 
 def _count(storage: Storage, definition: common_pb2.TaskDefinition) -> TaskRecord:
-    count = storage.task(definition.count_first.task_sha256)
-    if count is None:
+    if (count := storage.task(definition.count_first.task_sha256)) is None:
         raise ConfigurationError(
             f"task {definition.name!r} names a count of usable rows that this server does not have: submit it by "
             "odp.Connection.submit, which submits the count first"

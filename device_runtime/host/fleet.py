@@ -217,8 +217,7 @@ class Fleet:
             self._check_ins.new_round()
         self._last = work
         self.counts.count(work.key, "", traffic, now=self._clock())
-        pending = self._roster.pending(work.opening)
-        if not pending:
+        if not (pending := self._roster.pending(work.opening)):
             self._recovered_from_outage()
             self._say_what_is_awaited(work)
             return self._check_ins.next_pause()
@@ -487,6 +486,5 @@ class Fleet:
         self._log.error("device_set_aside", device=device, reason=str(error))
 
     def _write_statistics(self) -> None:
-        content = self.counts.take_changes()
-        if content is not None:
+        if (content := self.counts.take_changes()) is not None:
             self._state.write_atomically(FILE, content)

@@ -261,8 +261,7 @@ def start(
         try:
             keep_out_of_git(state.root)
             host_key(state.root, key_file=config.key_file, ring=os_keyring if config.keyring else no_keyring)
-            protected = at_rest(state.root)
-            if protected is not None:
+            if (protected := at_rest(state.root)) is not None:
                 events.event("stores_protected", how=protected.text)
             if data is not None:
                 filled = provision(state.root, data, first=config.first, clock=clock)

@@ -155,8 +155,7 @@ class LocalTurns:
             return max(min(self._of(task)) - self._clock(), 0.0)
 
     def _of(self, task: bytes) -> array[float]:
-        due = self._due.get(task)
-        if due is None:
+        if (due := self._due.get(task)) is None:
             if len(self._due) >= _MOST_TASKS:
                 # A server may name any number of tasks: what is forgotten is read from the stores again.
                 self._due.pop(next(iter(self._due)))

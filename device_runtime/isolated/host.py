@@ -303,8 +303,7 @@ class IsolatedHost(Closing):
         return HandlerFailed(handler, reason)
 
     def _check(self, held: tuple[str, ...]) -> None:
-        missing = not_enforced(held)
-        if missing != self._missing:
+        if (missing := not_enforced(held)) != self._missing:
             self._missing = missing
             if missing:
                 self._say(f"this machine does not enforce for services: {', '.join(missing)}; see `odp device doctor`")

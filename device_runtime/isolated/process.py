@@ -102,8 +102,7 @@ class Template:
             }
             remaining = until(time.monotonic() + START_SECONDS)
             send_frame(control, request, most=_LARGEST, remaining=remaining)
-            reply = receive_frame(control, remaining=remaining)
-            if reply is None:
+            if (reply := receive_frame(control, remaining=remaining)) is None:
                 raise StateError("the service's processes could not be started: the template ended")
             #: Modules that the service seems to import, and that there are not.
             self.missing = tuple(map(str, reply["missing"]))

@@ -172,8 +172,7 @@ class IsolatedTrainer(Closing):
     def _host(self, program: Program) -> IsolatedHost:
         digest = hashlib.sha256(program.flatbuffer).digest()
         with self._lock:
-            host = self._hosts.pop(digest, None)
-            if host is None:
+            if (host := self._hosts.pop(digest, None)) is None:
                 code = _TrainerCode(service.__name__, service.LocalTrainer.__name__, {})
                 host = IsolatedHost(code, limits=self._limits, accept=self._accept, say=self._say)
             self._hosts[digest] = host

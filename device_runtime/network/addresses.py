@@ -115,8 +115,7 @@ class PinnedAddresses:
 
     def _allowed(self, host: str, port: int) -> Sequence[_Address]:
         """The addresses of one host. Raises as ``targets``."""
-        literal = _literal(host)
-        if literal is not None:
+        if (literal := _literal(host)) is not None:
             return [literal]
         resolved = self._resolved(host, port)
         here = _is_localhost(host)

@@ -252,7 +252,8 @@ class Services:
         except grpc.RpcError as error:
             raise translated(error, what="take part in a session of the aggregator", address=address) from error
         traffic.add(request, reply)
-        return step_of(reply)
+        step: secagg_service_pb2.StepResponse = step_of(reply)
+        return step
 
     def download(
         self, address: str, model_sha256: bytes, entry: common_pb2.TableManifest, traffic: Traffic | None = None

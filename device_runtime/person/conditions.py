@@ -114,13 +114,11 @@ def readings(
         checks.append(("idle", "the device is not in use", lambda: _flag(sensors.idle(), "idle", "in use")))
     if conditions.charging:
         checks.append(("charging", "on mains power", lambda: _flag(sensors.charging(), "charging", "on battery")))
-    level = conditions.battery_at_least
-    if level is not None:
+    if (level := conditions.battery_at_least) is not None:
         checks.append(("battery", f"at least {level:.0%}", lambda: _number(sensors.battery(), level, "{:.0%}")))
     if conditions.unmetered:
         checks.append(("network", "unmetered", lambda: _flag(sensors.unmetered(), "unmetered", "metered")))
-    megabytes = conditions.free_megabytes_at_least
-    if megabytes is not None:
+    if (megabytes := conditions.free_megabytes_at_least) is not None:
         checks.append(
             (
                 "storage",
@@ -128,15 +126,13 @@ def readings(
                 lambda: _number(sensors.free_bytes() / _MEGABYTE, megabytes, "{:.0f} MB"),
             )
         )
-    heat = conditions.thermal_at_most
-    if heat is not None:
+    if (heat := conditions.thermal_at_most) is not None:
         most = THERMAL_STATES[heat] if isinstance(heat, str) else heat
         wanted = f"at most {heat} ({most:g} °C)" if isinstance(heat, str) else f"at most {most:g} °C"
         checks.append(("thermal", wanted, lambda: _cool(sensors.temperature(), most)))
     if conditions.windows:
         checks.append(("time", " or ".join(conditions.windows), lambda: _in_window(conditions.windows, local(now))))
-    hours = conditions.hours_between
-    if hours is not None:
+    if (hours := conditions.hours_between) is not None:
         checks.append(
             ("separation", f"{hours:g} h since the last contribution", lambda: _apart(standing.last, now, hours))
         )

@@ -59,8 +59,7 @@ class MachineSensors:
         return load <= self._idle_load
 
     def charging(self) -> bool:
-        plugged = _battery().power_plugged
-        if plugged is None:
+        if (plugged := _battery().power_plugged) is None:
             raise Unreadable("the system does not report whether it is plugged in")
         return bool(plugged)
 
@@ -92,8 +91,7 @@ class MachineSensors:
 
 def _battery() -> Any:
     """The battery by psutil: ``percent`` and ``power_plugged``."""
-    battery = _of_psutil("sensors_battery")
-    if battery is None:
+    if (battery := _of_psutil("sensors_battery")) is None:
         raise Unreadable("the system reports no battery")
     return battery
 

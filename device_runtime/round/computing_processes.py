@@ -85,8 +85,7 @@ class ComputingProcess:
 
     def _answer(self, window: Window, *, most: int) -> tuple[bytes, ...]:
         self._channel.settimeout(max(window.seconds_left, 1e-3))
-        parts = receive(self._channel, most=most)
-        if not parts:
+        if not (parts := receive(self._channel, most=most)):
             raise ConnectionError("the process failed, or ended")
         return parts
 
@@ -154,8 +153,7 @@ class Template:
     def close(self) -> None:
         """Ends all. Idempotent."""
         self._control.close()
-        process = getattr(self, "_process", None)
-        if process is None:
+        if (process := getattr(self, "_process", None)) is None:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_CONTROL_SECONDS)

@@ -59,8 +59,7 @@ def receive(channel: socket.socket, *, most: int) -> tuple[bytes, ...] | None:
       OSError: the channel broke, or its timeout passed.
       ValueError: it sent more.
     """
-    first = channel.recv(_NUMBER.size)
-    if not first:
+    if not (first := channel.recv(_NUMBER.size)):
         return None
     (count,) = _NUMBER.unpack(first + _read(channel, _NUMBER.size - len(first)))
     if count > 2:
@@ -74,8 +73,7 @@ def receive(channel: socket.socket, *, most: int) -> tuple[bytes, ...] | None:
 def _read(channel: socket.socket, length: int) -> bytes:
     data = bytearray()
     while len(data) < length:
-        part = channel.recv(min(length - len(data), 2**20))
-        if not part:
+        if not (part := channel.recv(min(length - len(data), 2**20))):
             raise ConnectionError("the process ended")
         data += part
     return bytes(data)
@@ -125,8 +123,7 @@ def _fork(descriptor: int, prepared: Any, memory_bytes: int, seconds: int) -> in
 
 
 def _whole(channel: socket.socket) -> bytes:
-    parts = receive(channel, most=2**40)
-    if not parts:
+    if not (parts := receive(channel, most=2**40)):
         raise ConnectionError("the host ended")
     return parts[0]
 

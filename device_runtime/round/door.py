@@ -209,8 +209,7 @@ class Door:
         Raises:
           NotNow: the host stops.
         """
-        places = self._places.get(terms.place)
-        if places is None:
+        if (places := self._places.get(terms.place)) is None:
             yield
             return
         with self.active.given_away():

@@ -292,8 +292,7 @@ class MadeExamples:
 
     def make(self, store: Store, work: Offered, door: Door) -> None:
         """Makes the examples that the task of ``work`` may read; returns when the time is over, and raises nothing."""
-        most = self.maker.most_asked(work)
-        if not most:
+        if not (most := self.maker.most_asked(work)):
             return
         storing = STORE_SECONDS + ROW_SECONDS * most
         window = door.lasting(self.code_seconds + storing)

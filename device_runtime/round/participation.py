@@ -190,8 +190,7 @@ class Participant:
 
     def _take_back(self, store: Store, work: Work) -> None:
         # Before the limits: a charge for nothing must not keep the device from the round that brings the word of it.
-        lines = named_void(store, work)
-        if lines:
+        if lines := named_void(store, work):
             logged = self.pipeline.logged(work, model=work.model.signed_manifest)
             aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
             take_back(store, lines, work, aggregator.enclave)

@@ -224,11 +224,9 @@ class Seat:
             return request
 
     def _next(self, answer: wire.StepResponse) -> wire.StepRequest | None:
-        kind = answer.WhichOneof("answer")
-        if kind == "end":
+        if (kind := answer.WhichOneof("answer")) == "end":
             return None
-        client = self._client
-        if client is None:
+        if (client := self._client) is None:
             raise StateError("the device left its session before")
         request = wire.StepRequest(client=self._name)
         if kind == "adverts":
@@ -276,8 +274,7 @@ class Seat:
         with self._open_store() as store:
             self._participant.gate.after_data(store, model.terms)
             identity = store.identity()
-            made = self._made
-            if made is None:
+            if (made := self._made) is None:
                 raise StateError("the device has no seat in the session")
             masked = client.mask(answer.inbox, self._vector(made))
             terms = model.definition.privacy

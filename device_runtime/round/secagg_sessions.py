@@ -90,8 +90,7 @@ class Sessions:
         Raises as ``announced``.
         """
         traffic = Traffic()
-        session = announced(self._participant, work, traffic)
-        if session is None:
+        if (session := announced(self._participant, work, traffic)) is None:
             return False
         attempt = session.configuration.attempt
         joined = self._joined.setdefault((*work.key, work.hpke_key), {})
@@ -211,8 +210,7 @@ class _Table:
             self._finish(place, error)
 
     def _say_goodbye(self, place: _Place) -> None:
-        goodbye = place.seat.leave()
-        if goodbye is None:
+        if (goodbye := place.seat.leave()) is None:
             return
         # A host whose name leads nowhere now finds out by itself.
         with contextlib.suppress(OdpError):

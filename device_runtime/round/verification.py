@@ -94,8 +94,7 @@ class Records:
             if pinned is not self._pinned:
                 self._pinned, self._pinned_bytes = pinned, reference_values_bytes(pinned)
                 self._written = Recent(_REMEMBERED)
-            record = self._written.get(key)
-            if record is None:
+            if (record := self._written.get(key)) is None:
                 reference_values = self._write(self._pinned_bytes)
                 content = {
                     "format": _FORMAT,
@@ -287,8 +286,7 @@ class _Record:
         return "the contribution was encrypted to the key of its round alone, which this aggregator signed"
 
     def log(self) -> str:
-        policy = self._values().log
-        if policy is None:
+        if (policy := self._values().log) is None:
             return "none was pinned"
         return self._logged(policy)
 

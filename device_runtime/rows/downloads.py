@@ -38,8 +38,7 @@ def fetch_table(
       ServiceError: the distributor sent another table than the one of the manifest, or failed.
       ServiceUnavailable: nobody answers.
     """
-    held = cache.find(entry.sha256)
-    if held is not None:
+    if (held := cache.find(entry.sha256)) is not None:
         return held
     size = entry_bytes(entry)
     data = _by_blocks(services, address, model_sha256, entry, cache.latest(size), traffic)

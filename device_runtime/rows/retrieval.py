@@ -183,8 +183,7 @@ class TwoParties:
     def _shape(self, work: Work, entry: common_pb2.TableManifest, traffic: Traffic) -> Shape:
         """The table's shape. The leader cannot make it depend on the device; fetched once per version."""
         model = work.model
-        cached = self._shapes.get(model.model_sha256)
-        if cached is not None:
+        if (cached := self._shapes.get(model.model_sha256)) is not None:
             return cached
         request = retrieval_pb2.GetShapeRequest(model_sha256=model.model_sha256, table=entry.name)
         reply = self._services.table_shape(work.distributor, request, traffic)

@@ -54,10 +54,10 @@ class TableCache:
         """The most recently used table of ``size`` bytes: probably another version of the wanted one."""
         for path in reversed(self._oldest_first()):
             with contextlib.suppress(OSError, ValueError):
-                if path.suffix == _WHOLE and path.stat().st_size == size:
-                    table = self.find(bytes.fromhex(path.stem))
-                    if table is not None:
-                        return table
+                if path.suffix != _WHOLE or path.stat().st_size != size:
+                    continue
+                if (table := self.find(bytes.fromhex(path.stem))) is not None:
+                    return table
         return None
 
     def keep(self, sha256: bytes, data: bytes) -> None:

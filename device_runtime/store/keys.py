@@ -156,13 +156,11 @@ def host_key(
     """
     named = (os.environ if environment is None else environment).get(VARIABLE)
     key_path = key_file if key_file is not None else Path(named) if named else None
-    descriptor = _descriptor(folder)
-    if descriptor is None:
+    if (descriptor := _descriptor(folder)) is None:
         with state_errors(folder):
             make_folders(folder)
         with folder_lock(folder):
-            descriptor = _descriptor(folder)
-            if descriptor is None:
+            if (descriptor := _descriptor(folder)) is None:
                 return _chosen(folder, key_path, ring, random_bytes)
     source, where, check = descriptor
     if key_path is not None:
@@ -183,8 +181,7 @@ def host_key(
 
 def at_rest(folder: Path) -> AtRest | None:
     """How the stores of a state folder are protected; None if it has no store yet. Raises StateError."""
-    descriptor = _descriptor(folder)
-    if descriptor is None:
+    if (descriptor := _descriptor(folder)) is None:
         return None
     source, where, _ = descriptor
     warning = ""
@@ -200,8 +197,7 @@ def _chosen(
     folder: Path, key_path: Path | None, ring: Callable[[], Ring | None], random: Callable[[int], bytes]
 ) -> HostKey:
     """The key of a new folder, stored before its first use."""
-    lost = next(_encrypted(folder), None)
-    if lost is not None and key_path is None:
+    if (lost := next(_encrypted(folder), None)) is not None and key_path is None:
         raise StateError(
             f"device store {lost} is encrypted and {folder / DESCRIPTOR}, which says where its key is, is missing; "
             f"restore that file, or give the key with --key-file or {VARIABLE}; nothing was changed"
@@ -227,8 +223,7 @@ def _new_key(folder: Path, ring: Callable[[], Ring | None], random: Callable[[in
     if path.exists():  # its making was interrupted before the descriptor was written
         return HostKey(_read(path), FILE, str(path))
     key = random(_KEY_BYTES)
-    backend = ring()
-    if backend is not None:
+    if (backend := ring()) is not None:
         entry = f"{_SERVICE}/{random(8).hex()}"
         try:
             backend.set_password(_SERVICE, entry, key.hex())

@@ -75,8 +75,7 @@ class LabelledExamples:
         """
         _validate.finite(time=time)
         numbers = {name: _bytes(name, column) for name, column in checked_columns(columns).items()}
-        count = len(next(iter(numbers.values())))
-        if not count:
+        if not (count := len(next(iter(numbers.values())))):
             return 0
         layout = json.dumps([[name, array.dtype.str, array.shape[1:]] for name, array in numbers.items()])
         sizes = [array.dtype.itemsize * math.prod(array.shape[1:]) for array in numbers.values()]
@@ -150,8 +149,7 @@ class LabelledExamples:
             read = {name: _moved(column, pieces).of(data) for name, column in columns.items()}
             part = {label: places_of(read[label], classes) if classes else read[label]}
             for name, feature in features.items():
-                numbers = feature.numbers(read[name])
-                if numbers is not None:
+                if (numbers := feature.numbers(read[name])) is not None:
                     part[name] = numbers
             if part.keys() == wanted.keys():
                 places += [(row[0], row[1]) for row in rows]

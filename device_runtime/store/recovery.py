@@ -120,8 +120,7 @@ def _read(path: Path, key: StoreKey) -> tuple[dict[str, list[tuple]], tuple[str,
     """The rows of each table, and the tables that lost rows. Raises DatabaseError if the ledger lost any."""
     connection = connected(path, key)
     try:
-        version = opened_version(path, connection, key)
-        if version != SCHEMA_VERSION:
+        if (version := opened_version(path, connection, key)) != SCHEMA_VERSION:
             raise StateError(f"device store {path} has version {version}; use the version of the program that made it")
         connection.execute("BEGIN IMMEDIATE")
         tables = {table: _rows(path, key, table, "ASC", {}) for table in LEDGER_TABLES}

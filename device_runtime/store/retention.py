@@ -143,8 +143,7 @@ def prune(
             return 0
         deleted = 0
         for table, period, old in _TABLES:
-            days = getattr(retention, period)
-            if days is None:
+            if (days := getattr(retention, period)) is None:
                 continue
             columns = _KEYS.get(table, ("id",))
             rows = database.all(

@@ -80,8 +80,7 @@ class Store(Database):
         if not path.exists():
             refuse_set_aside(path)
             raise StateError(f"device store {path} does not exist; give the device its data first")
-        store = cls._connect(path, durable, key)
-        if store is None:
+        if (store := cls._connect(path, durable, key)) is None:
             raise StateError(f"device store {path} was never completed; give the device its data again")
         return store
 
@@ -225,8 +224,7 @@ class Store(Database):
 
     def person(self) -> Person:
         """The person's decisions for this device."""
-        row = self.first("SELECT data FROM person")
-        if row is None:
+        if (row := self.first("SELECT data FROM person")) is None:
             return Person()
         try:
             return Person.from_json(row[0])

@@ -50,8 +50,7 @@ class Connections:
         with self._changed:
             strangers = sum(not state.identified for state in self._open.values())
             if strangers >= MOST_STRANGERS or len(self._open) >= MOST_CONNECTIONS:
-                making_way = next(iter(self._waiting()), None)
-                if making_way is None:
+                if (making_way := next(iter(self._waiting()), None)) is None:
                     return False
                 hang_up(making_way)
                 if not self._changed.wait_for(lambda: making_way not in self._open, _EVICTION_SECONDS):

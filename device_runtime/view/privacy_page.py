@@ -76,8 +76,7 @@ class DeviceControls:
         The names are pause, resume, opt-out and opt-in (``task``, or none for everything), and limit.
         """
         now = self._clock()
-        change = _CHANGES.get(what)
-        if change is None:
+        if (change := _CHANGES.get(what)) is None:
             return False
         with self._open(self._path) as store:
             store.change_person(lambda person: change(person, form, now, self._gate))
@@ -93,8 +92,7 @@ def _limit(person: Person, form: Mapping[str, str], now: float, gate: Gate) -> P
 
 
 def _value(name: str, text: str) -> Any:
-    kind = type(getattr(_DEFAULTS, name))
-    if kind is tuple:
+    if (kind := type(getattr(_DEFAULTS, name))) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     try:
         return kind(text)

@@ -186,8 +186,7 @@ class _Site:
     ) -> tuple[HTTPStatus, dict[str, str], bytes] | None:
         if rest == "":
             return HTTPStatus.OK, _html(rendered_headers()), pages.inner(_harmless(result.html)).encode()
-        event = _EVENT.fullmatch(rest)
-        if event is None:
+        if (event := _EVENT.fullmatch(rest)) is None:
             return None
         self._record(result, event[1], query)
         # Without content the frame stays on the page that it shows.

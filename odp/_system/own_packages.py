@@ -29,6 +29,5 @@ def check_own_packages(names: Iterable[str] = NAMES) -> None:
 
     It is raised beside an installed distribution ``odp``, too, which is not ODP's (``odp_platform``).
     """
-    problem = conflict(names)
-    if problem is not None:
+    if (problem := conflict(names)) is not None:
         raise ConfigurationError(problem)

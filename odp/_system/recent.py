@@ -39,11 +39,9 @@ class Recent(Generic[_Key, _Value]):
 
         ``make`` may not need another value of this memory. Raises what ``make`` raises; nothing is stored then.
         """
-        value = self.get(key)
-        if value is None:
+        if (value := self.get(key)) is None:
             with self._making:
-                value = self.get(key)
-                if value is None:
+                if (value := self.get(key)) is None:
                     value = make()
                     self.put(key, value)
         return value

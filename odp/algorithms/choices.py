@@ -201,8 +201,7 @@ def define(
 
 def check_catalogue(model: Any, data: Any, *, population: str) -> None:
     """Raises ConfigurationError where a model names the catalogue of another population, or data have other items."""
-    catalogue = getattr(model, "catalogue", None)
-    if catalogue is None:
+    if (catalogue := getattr(model, "catalogue", None)) is None:
         return
     if catalogue.population != population:
         raise ConfigurationError(

@@ -226,13 +226,15 @@ class Quality:
 
 def evaluation_of(definition: common_pb2.TaskDefinition) -> TrainingEvaluation:
     """The evaluation of a model that a task trains."""
-    return part_of(str(training_of(definition)), "experiment").TaskEvaluation(definition)
+    evaluation: TrainingEvaluation = part_of(str(training_of(definition)), "experiment").TaskEvaluation(definition)
+    return evaluation
 
 
 def experiment_of(task: TrainingTask, data: NamedData, *, seed: int, held_out: int | None) -> Experiment:
     """The experiment of a task on a data set. Raises ConfigurationError, DataError."""
     module = part_of(str(training_of(task.definition())), "experiment")
-    return module.TaskExperiment(task, data, seed=seed, held_out=held_out)
+    experiment: Experiment = module.TaskExperiment(task, data, seed=seed, held_out=held_out)
+    return experiment
 
 
 def qualities() -> list[Quality]:

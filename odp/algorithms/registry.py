@@ -98,7 +98,8 @@ def algorithm_for(definition: common_pb2.TaskDefinition) -> Algorithm:
         raise ConfigurationError(
             f"Expected a task with rounds: devices of task {definition.name!r} report to its server alone"
         )
-    return part_of(training, "algorithm").TaskAlgorithm(definition)
+    algorithm: Algorithm = part_of(training, "algorithm").TaskAlgorithm(definition)
+    return algorithm
 
 
 def recommender_for(definition: common_pb2.TaskDefinition) -> Recommender:

@@ -298,7 +298,8 @@ def _recommended(process: subprocess.Popen[str]) -> dict[str, Any]:
         raise ServiceError(f"no recommendations within {_RECOMMEND_SECONDS:.0f} s") from error
     if process.returncode:
         raise ServiceError(f"recommendations failed: {errors.strip().removeprefix('odp: ')}")
-    return json.loads(output.strip().splitlines()[-1])
+    recommendations: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return recommendations
 
 
 def _finish(

@@ -118,8 +118,7 @@ def watch(
                 return watched
             if status.state in (server_pb2.TaskStatus.STATE_FAILED, server_pb2.TaskStatus.STATE_CANCELLED):
                 raise ServiceError(f"the task ended early: {status.failure or 'cancelled'}")
-            ended = _ended(services, host)
-            if ended is not None:
+            if (ended := _ended(services, host)) is not None:
                 raise ended
             if time.monotonic() > until:
                 raise ServiceError(f"not finished after {timeout:.0f} s; raise --timeout")

@@ -122,11 +122,9 @@ def retrain(
             _compare(living, connection, task, pair, epsilon=test_epsilon, json=json)
         return
     later: tuple[int, ...] = ()
-    if withdraw is not None:
-        later = living.withdraw(withdraw, reason=reason or "")
-        if later:
-            began = ", ".join(map(str, later))
-            console().print(f"note: training {withdraw} is withdrawn; later ones began with it: {began}")
+    if withdraw is not None and (later := living.withdraw(withdraw, reason=reason or "")):
+        began = ", ".join(map(str, later))
+        console().print(f"note: training {withdraw} is withdrawn; later ones began with it: {began}")
     if roll_back is not None:
         living.roll_back(roll_back)
     with connect(server, state=state) as connection:

@@ -63,8 +63,7 @@ def add_csv(app: typer.Typer) -> None:
 
 def _with_csv(command: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(command, eval_str=True)
-    name = next((name for name in _JSON if name in signature.parameters), None)
-    if name is None:
+    if (name := next((name for name in _JSON if name in signature.parameters), None)) is None:
         return command
     option = inspect.Parameter(
         "csv",
@@ -74,8 +73,7 @@ def _with_csv(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
     def run(**arguments: Any) -> Any:
-        chosen = arguments.pop("csv")
-        if chosen and arguments[name]:
+        if (chosen := arguments.pop("csv")) and arguments[name]:
             raise ConfigurationError("Expected --json or --csv, not both")
         choose_csv(chosen)
         return command(**arguments | {name: chosen or arguments[name]})

@@ -60,8 +60,7 @@ def check_apart(paths: Mapping[str, Path | None]) -> None:
     for name, path in paths.items():
         if path is None:
             continue
-        place = path.resolve()
-        if place in option_of:
+        if (place := path.resolve()) in option_of:
             raise ConfigurationError(
                 f"{option_of[place]} and {name} are the same file, {path}: give each a place of its own"
             )

@@ -312,8 +312,7 @@ def explain(
     with _store(state, device) as store:
         task_round = None
         if task is not None:
-            terms = _task_of(store, task)
-            if terms is None:
+            if (terms := _task_of(store, task)) is None:
                 raise ConfigurationError(f"Expected task={task!r} to be one that device {device} was offered")
             task_round = (terms, overview.next_round(store, terms))
         readings = overview.explain(store, gate, population=population, task=task_round)

@@ -30,8 +30,7 @@ def read_roster(path: Path) -> frozenset[bytes]:
         raise ConfigurationError(f"roster {path} cannot be read; check the path") from error
     keys: set[bytes] = set()
     for number, line in enumerate(lines, start=1):
-        text = line.partition("#")[0].strip()
-        if not text:
+        if not (text := line.partition("#")[0].strip()):
             continue
         try:
             key = bytes.fromhex(text)

@@ -36,8 +36,7 @@ def bar(parts: Sequence[tuple[float, str]], whole: float, *, said: str, mark: fl
     whole = whole if whole > 0 and math.isfinite(whole) else 1.0
     svg, start = "", 0.0
     for value, kind in parts:
-        length = min(max(value, 0.0) / whole, 1.0 - start)
-        if length > 0:
+        if (length := min(max(value, 0.0) / whole, 1.0 - start)) > 0:
             svg += f'<rect class="{kind}" x="{1000 * start:.1f}" y="0" width="{1000 * length:.1f}" height="10"/>'
         start += length
     if mark is not None and 0 < mark < whole:

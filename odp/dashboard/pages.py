@@ -94,8 +94,7 @@ def _numbers(snapshot: Snapshot, active: list[TaskFacts]) -> str:
 
 
 def _refusals(snapshot: Snapshot) -> str:
-    refusals = snapshot.refusals
-    if refusals is None:
+    if (refusals := snapshot.refusals) is None:
         return ""
     lines = "<h2>Contributions, since the aggregators started</h2>"
     if refusals.trouble:
@@ -251,8 +250,7 @@ def log_parts(frame: Frame, poller: Poller, snapshot: Snapshot) -> dict[str, str
 
 
 def _log(snapshot: Snapshot) -> str:
-    log = snapshot.log
-    if log is None:
+    if (log := snapshot.log) is None:
         return (
             '<div class="empty"><p>No reference values pin a log: start <code>odp dashboard</code> with the state '
             "folder of <code>odp up</code>, or with <code>--reference-values</code>.</p></div>"

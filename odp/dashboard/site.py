@@ -124,8 +124,7 @@ class _Site:
 
     async def door(self, request: Request) -> Response:
         """The address that the terminal prints: the sign-in."""
-        token = request.query_params.get("token")
-        if token is not None:
+        if (token := request.query_params.get("token")) is not None:
             return self._with_token(token)
         return HTMLResponse(pages.sign_in(), status_code=403)
 
@@ -155,8 +154,7 @@ class _Site:
 
     async def task(self, request: Request) -> Response:
         snapshot = await self._poller.current()
-        task = _task(snapshot, request.path_params["id"])
-        if task is None:
+        if (task := _task(snapshot, request.path_params["id"])) is None:
             return self._unknown(snapshot)
         return HTMLResponse(task_page.task_page(self._frame, self._poller, snapshot, task))
 
@@ -176,16 +174,14 @@ class _Site:
     async def change_page(self, name: str, request: Request) -> Response:
         """Asks before a task is changed."""
         snapshot = await self._poller.current()
-        task = _task(snapshot, request.path_params["id"])
-        if task is None:
+        if (task := _task(snapshot, request.path_params["id"])) is None:
             return self._unknown(snapshot)
         if not self._frame.may_change:
             return self._no("Read-only", "Start odp dashboard with --allow-changes to change tasks here.", 403)
         return HTMLResponse(task_page.question(self._frame, snapshot, task, name))
 
     async def done(self, name: str, request: Request, form: dict[str, str]) -> Response:
-        task = _task(await self._poller.current(), request.path_params["id"])
-        if task is None:
+        if (task := _task(await self._poller.current(), request.path_params["id"])) is None:
             return self._unknown(self._poller.snapshot)
         try:
             await asyncio.to_thread(CHANGES[name].do, self._poller.source, bytes.fromhex(task.id))
@@ -226,8 +222,7 @@ class _Site:
         """The stream of changes of one page."""
         if self._streams >= MOST_STREAMS:
             return Response("too many pages are open", status_code=503, headers={"Retry-After": "30"})
-        parts = self._parts(request)
-        if parts is None:
+        if (parts := self._parts(request)) is None:
             return Response("there is no such page", status_code=404)
         self._streams += 1
         return _Stream(self._changes(partial(self._shared, request.url.query, parts)), self._left)
@@ -250,8 +245,7 @@ class _Site:
             return lambda snapshot: task_page.compare_parts(frame, poller, snapshot, _tasks(snapshot, request))
         if "log" in request.query_params:
             return lambda snapshot: pages.log_parts(frame, poller, snapshot)
-        id = request.query_params.get("task")
-        if id is None:
+        if (id := request.query_params.get("task")) is None:
             return lambda snapshot: pages.overview_parts(frame, poller, snapshot, _number(request))
         if not _TASK.fullmatch(id):
             return None
@@ -271,8 +265,7 @@ class _Site:
             if news:
                 sent |= news
                 yield b"event: parts\ndata: " + json.dumps(news).encode() + b"\n\n"
-            newer = await self._poller.after(snapshot.version, SIGN_SECONDS)
-            if newer is None:
+            if (newer := await self._poller.after(snapshot.version, SIGN_SECONDS)) is None:
                 yield b": still here\n\n"
             else:
                 snapshot = newer

@@ -129,8 +129,7 @@ class Reader:
     def read(self, status: server_pb2.TaskStatus) -> TaskFacts:
         """The facts of one status. Raises OdpError if its definition is malformed."""
         sha256 = task_sha256(status.task)
-        definition = self._definitions.get(sha256)
-        if definition is None:
+        if (definition := self._definitions.get(sha256)) is None:
             definition = open_task(status.task)
             _keep(self._definitions, sha256, definition)
         return TaskFacts(
@@ -148,8 +147,7 @@ class Reader:
 
     def _round(self, task: bytes, status: server_pb2.RoundStatus) -> RoundFacts:
         key = task, status.round
-        release = self._releases.get(key)
-        if release is None and status.release.release:
+        if (release := self._releases.get(key)) is None and status.release.release:
             release = _released(status.release.release)
             _keep(self._releases, key, release)
         return RoundFacts(

@@ -141,8 +141,7 @@ def _usable(poller: Poller, snapshot: Snapshot, task: TaskFacts) -> str:
 
 
 def _results(poller: Poller, task: TaskFacts) -> str:
-    results = poller.results(task)
-    if results is None:
+    if (results := poller.results(task)) is None:
         return ""
     if not results.text:
         # A training without diagnostics releases its model alone: nothing is missing here.

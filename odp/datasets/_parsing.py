@@ -63,8 +63,7 @@ def table(path: Path, *, separator: bytes, form: str, columns: int) -> npt.NDArr
       DataError: the file is empty, or a line (named, from 1) has another number of fields, or one that is no number.
     """
     text = _body(path)
-    numbers = _fast(text, separator, columns)
-    if numbers is None:
+    if (numbers := _fast(text, separator, columns)) is None:
         raise _first_bad_line(path, text, separator, columns, form)
     return numbers.reshape(-1, columns)
 
@@ -111,8 +110,7 @@ def _body(path: Path) -> bytes:
     text = read_bytes(path)
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n")
-    text = text.rstrip(b"\n")
-    if not text:
+    if not (text := text.rstrip(b"\n")):
         raise DataError(f"{path}: holds no rows; it is incomplete or not the file of this data set")
     return text + b"\n"
 

@@ -65,8 +65,7 @@ def numbered_by(ratings: Ratings, catalogue: Catalogue) -> Ratings:
                 f"{catalogue.population!r} {catalogue.items}: give the data whose items the catalogue has"
             )
         return ratings
-    keys = catalogue_keys(ratings)
-    if keys == catalogue.keys:
+    if (keys := catalogue_keys(ratings)) == catalogue.keys:
         return ratings
     numbers = catalogue.places(keys)
     in_catalogue = numbers >= 0

@@ -80,8 +80,7 @@ def _read_npz(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64],
 def _read_text(folder: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     users, items, parts = [], [], []
     for number, name in enumerate(_PARTS):
-        path = _parsing.find(folder, f"{name}.txt")
-        if path is None:
+        if (path := _parsing.find(folder, f"{name}.txt")) is None:
             if name == "valid":
                 continue
             raise DataError(f"{folder}: {name}.txt is missing; expected interactions.npz, or train.txt and test.txt")

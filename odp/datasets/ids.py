@@ -88,8 +88,7 @@ def id_keys(ids: Ids | None, count: int) -> Longs:
 
 
 def _key(text: str) -> int:
-    number = integer_of(text)
-    if number is not None:
+    if (number := integer_of(text)) is not None:
         return number
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

@@ -85,8 +85,7 @@ class ItemTexts:
             or an item has no text at all. The message has file and line.
         """
         path = Path(path)
-        rows = {".csv": _csv_rows, ".jsonl": _json_rows}.get(path.suffix.lower())
-        if rows is None:
+        if (rows := {".csv": _csv_rows, ".jsonl": _json_rows}.get(path.suffix.lower())) is None:
             raise DataError(f"{path}: expected texts of items in a .csv or .jsonl file")
         columns: dict[str, dict[str, str]] = {}
         lines: dict[str, int] = {}
@@ -260,8 +259,7 @@ class ItemTitles:
             return NamedItems(*self._by_number(items, task))
         wanted = [*keys]
         titles = max(self.spellings, key=lambda spelling: sum(key in spelling for key in wanted), default={})
-        missing = sum(key not in titles for key in wanted)
-        if missing == len(wanted):
+        if (missing := sum(key not in titles for key in wanted)) == len(wanted):
             example = next(iter(titles), None)
             such = f"has items such as {example!r}" if example is not None else "has no ids of items"
             raise DataError(

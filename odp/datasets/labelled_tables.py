@@ -310,7 +310,8 @@ def _values(column: Any, title: str, where: str, flaws: Flaws, *, words: bool, l
             return _texts(column.cast(pa.string()), title, where)
         whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)
         if pa.types.is_integer(kind) and not column.null_count:
-            return column.to_numpy()
+            exact: npt.NDArray[Any] = column.to_numpy()
+            return exact
         if whole and pc.any(pc.greater(pc.abs(column.cast(pa.float64(), safe=False)), _EXACT)).as_py():
             return _texts(column.cast(pa.string()), title, where)
         return numbers(column, title, where, flaws, missing=True)

@@ -69,8 +69,7 @@ def load_mnist(folder: str | os.PathLike[str], *, part: str = "train") -> Images
 
 
 def _required(folder: Path, name: str) -> Path:
-    file = _parsing.find(folder, name, name.replace("-idx", ".idx"))
-    if file is None:
+    if (file := _parsing.find(folder, name, name.replace("-idx", ".idx"))) is None:
         raise DataError(f"{folder}: {name} (or {name}.gz) is missing")
     return file
 

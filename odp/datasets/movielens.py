@@ -135,8 +135,7 @@ def _ratings_file(path: Path) -> Path:
     if path.is_file():
         return path
     for name in _RATINGS_FILES:
-        file = _parsing.find(path, name)
-        if file is not None:
+        if (file := _parsing.find(path, name)) is not None:
             return file
     raise DataError(f"{path}: no MovieLens files; expected ratings.dat, ratings.npz, u.data or ratings.csv (or .gz)")
 

@@ -423,8 +423,7 @@ def _checked(ratings: Ratings) -> dict[str, Any]:
         raise DataError(f"Expected time_unit={ratings.time_unit!r} to be one of {', '.join(TIME_UNITS)} in {where}")
     fields |= _item_fields(ratings, where)
     for name, expected in (("user_ids", len(offsets) - 1), ("item_ids", ratings.n_items)):
-        ids = getattr(ratings, name)
-        if ids is not None:
+        if (ids := getattr(ratings, name)) is not None:
             ids = checked_ids(ids, what=name, where=where)
             check_length(ids.shape, (expected,), name, where)
             fields[name] = ids

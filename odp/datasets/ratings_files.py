@@ -38,8 +38,7 @@ def write_npz(ratings: Any, target: Path) -> None:
         "inferred": np.array(ratings.inferred, dtype=np.str_),
     }
     for field in _OPTIONAL:
-        value = getattr(ratings, field)
-        if value is not None:
+        if (value := getattr(ratings, field)) is not None:
             arrays[field] = packed(np.array(value)) if field.endswith("_ids") else np.array(value)
     with replaced_file(target) as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
@@ -99,8 +98,7 @@ def write_folder(ratings: Any, target: Path) -> None:
         if any(target.iterdir()):
             raise DataError(f"Expected folder={str(target)!r} to be new or empty: choose another, or remove it")
         for field in (*_ARRAYS, *_OPTIONAL_ARRAYS):
-            value = getattr(ratings, field)
-            if value is not None:
+            if (value := getattr(ratings, field)) is not None:
                 np.save(target / f"{field}.npy", packed(value), allow_pickle=False)
         meta = {"format": FORMAT} | {field: getattr(ratings, field) for field in _META}
         (target / "meta.json").write_text(json.dumps(meta), encoding="utf-8")

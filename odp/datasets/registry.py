@@ -254,8 +254,7 @@ def _locate(text: str, cache: str | os.PathLike[str] | None) -> tuple[str, Path]
             f"{text!r} is neither a known data set nor an existing path{_validate.nearest(text, names)}; "
             f"known: {', '.join(names)}, or a folder with {_FORMS}"
         )
-    detected = _detect(path)
-    if detected is None:
+    if (detected := _detect(path)) is None:
         raise DataError(f"{path}: no data set recognised here; expected {_FORMS}")
     return detected
 
@@ -280,12 +279,10 @@ def _detect(path: Path) -> tuple[str, Path] | None:
     ):
         if _parsing.find(path, *names) is not None:
             return form, path
-    ratings = _parsing.find(path, "ratings.csv")
-    if ratings is not None:
+    if (ratings := _parsing.find(path, "ratings.csv")) is not None:
         return ("movielens", path) if is_movielens_csv(ratings) else ("table", ratings)
     for file in sorted(path.glob("*.npz")):
-        detected = _detect_file(file)
-        if detected is not None:
+        if (detected := _detect_file(file)) is not None:
             return detected
     tables = sorted(file for file in path.iterdir() if file.is_file() and is_table_file(file))
     if len(tables) > 1:

@@ -259,7 +259,8 @@ class TimeCut:
         assert self.share is not None
         rows = len(data.times)
         place = min(round(self.share * rows), rows - 1)
-        return np.partition(data.times, place)[place].item()
+        moment: float | int = np.partition(data.times, place)[place].item()
+        return moment
 
 
 def only_tested(split: Split) -> OnlyTested:

@@ -72,8 +72,7 @@ def read_frame(frame: object, columns: C, *, name: str) -> RawTable[C]:
     where = f"data frame {name!r}"
     if hasattr(frame, "__arrow_c_stream__") and not hasattr(frame, "columns"):
         frame = pa.table(frame)  # a stream is read once, and its columns are asked for one by one
-    names = _names_of(frame)
-    if names is None:
+    if (names := _names_of(frame)) is None:
         raise DataError(f"Expected a pandas, Polars or Arrow table, or a path (got a {type(frame).__name__})")
     try:
         matched = columns.within(names, where=where)
@@ -110,8 +109,7 @@ def is_frame(source: object) -> bool:
 def _names_of(frame: object) -> list[str] | None:
     if not (hasattr(frame, "__arrow_c_stream__") or hasattr(frame, "__dataframe__") or hasattr(frame, "iloc")):
         return None
-    names = getattr(frame, "column_names", None)  # Arrow's tables
-    if names is None:
+    if (names := getattr(frame, "column_names", None)) is None:
         schema = getattr(frame, "schema", None)
         names = getattr(frame, "columns", None) if schema is None else getattr(schema, "names", None)
         if callable(names):

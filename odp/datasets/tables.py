@@ -230,11 +230,9 @@ def _id_notes(ids: dict[str, Ids], columns: Columns) -> list[str]:
         if role_ids.dtype.kind != "T":
             continue
         column = repr(_named(columns, role))
-        words = sorted({*_NO_IDS}.intersection(role_ids.tolist()))
-        if words:
+        if words := sorted({*_NO_IDS}.intersection(role_ids.tolist())):
             notes.append(f"ids in column {column} are called {', '.join(map(repr, words))}; a missing id is empty")
-        spaced = int((np.strings.strip(role_ids) != role_ids).sum())
-        if spaced:
+        if spaced := int((np.strings.strip(role_ids) != role_ids).sum()):
             notes.append(f"{spaced:,} ids in column {column} have spaces at their ends, which are a part of them")
     return notes
 

@@ -318,7 +318,8 @@ def _line_ends(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 def _inside_at(ends: npt.NDArray[np.int64], quotes: npt.NDArray[np.int64], inside: bool) -> Bools:
     """Whether each line end is inside of a field, if every quote begins or ends one."""
-    return (np.searchsorted(quotes, ends) + int(inside)) % 2 == 1
+    parity: Bools = (np.searchsorted(quotes, ends) + int(inside)) % 2 == 1
+    return parity
 
 
 class _Survey:

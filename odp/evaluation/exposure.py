@@ -180,8 +180,7 @@ def gini(values: Float64Array) -> float:
     >>> gini(np.array([1.0, 1.0, 1.0, 1.0])), gini(np.array([0.0, 0.0, 0.0, 8.0]))
     (0.0, 0.75)
     """
-    total = float(values.sum())
-    if not total:
+    if not (total := float(values.sum())):
         return 0.0
     ranks = np.arange(1, len(values) + 1)
     return float(2.0 * (ranks @ np.sort(values)) / (len(values) * total) - (len(values) + 1) / len(values))

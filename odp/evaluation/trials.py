@@ -75,8 +75,7 @@ def best(
         return winner, chosen
     for place, settings in enumerate(grid):
         trial = winner if place == 0 else made(**settings)
-        value = loss(trial)
-        if value < least:
+        if (value := loss(trial)) < least:
             winner, chosen, least = trial, settings, value
     return winner, chosen
 

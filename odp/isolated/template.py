@@ -87,18 +87,15 @@ def _forget_start() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "getauxval"):
         libc.getauxval.restype, libc.getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
-        name = libc.getauxval(_AT_EXECFN)
-        if name:
+        if name := libc.getauxval(_AT_EXECFN):
             ctypes.memset(name, 0, len(ctypes.string_at(name)))
 
 
 def _forget_sys() -> None:
     for name in _WIDE:
-        function = getattr(ctypes.pythonapi, name, None)
-        if function is not None:
+        if (function := getattr(ctypes.pythonapi, name, None)) is not None:
             function.restype = ctypes.c_void_p
-            text = function()
-            if text:
+            if text := function():
                 ctypes.memset(text, 0, len(ctypes.wstring_at(text)) * ctypes.sizeof(ctypes.c_wchar))
     sys.path[:], sys.argv[:] = [], [""]
     sys.orig_argv[:] = []
@@ -117,8 +114,7 @@ def _forget_module(module: ModuleType, hidden: list[str]) -> None:
             names[name] = type(value)(short)
     if isinstance(names.get("__path__"), list):
         names["__path__"][:] = []
-    spec = names.get("__spec__")
-    if spec is not None:
+    if (spec := names.get("__spec__")) is not None:
         _forget_attributes(spec, ("origin", "cached", "_cached"), hidden)
         if isinstance(getattr(spec, "submodule_search_locations", None), list):
             spec.submodule_search_locations[:] = []
@@ -134,8 +130,7 @@ def _forget_attributes(held: Any, names: Iterable[str], hidden: list[str]) -> No
 
 
 def _forget_code(code: CodeType, hidden: list[str]) -> None:
-    short = _short(code.co_filename, hidden)
-    if short != code.co_filename:
+    if (short := _short(code.co_filename, hidden)) != code.co_filename:
         # What an import does with a module that was compiled elsewhere.
         _imp._fix_co_filename(code, short)  # type: ignore[attr-defined]
 
@@ -210,8 +205,7 @@ class Template:
         apart = self._own_processes is not None and kernel.enter(self._own_processes, "namespace-process")
         # A number of its own would tell how many processes there were before.
         apart = apart and kernel.unshare(("namespace-process",))
-        process = os.fork()
-        if process:
+        if process := os.fork():
             os.close(channel)
             self._children[number] = process
             return
@@ -256,8 +250,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
     held = next(names for names in kernel.ATTEMPTS if not names or kernel.unshare(names))
     if "namespace-process" in held:
-        child = os.fork()  # it is in the new namespace, and this process is not
-        if child:
+        if child := os.fork():
             control.close()
             os.waitpid(child, 0)
             os._exit(0)
@@ -267,8 +260,7 @@ def main() -> None:
         own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY)
     kernel.take({name: getattr(kernel, name) for name in ("no_new_privileges", "not_dumpable", "no_core_dumps")})
     alone = kernel.take({"no-shared-pages": private_memory.no_shared_pages})
-    prepared = receive_frame(control, most=_LARGEST)
-    if prepared is None:
+    if (prepared := receive_frame(control, most=_LARGEST)) is None:
         return
     sys.path += prepared["paths"]
     missing = [name for name in prepared["preload"] if not _imported(name)]

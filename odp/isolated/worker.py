@@ -79,8 +79,7 @@ class RemoteStores:
         if table not in self._reads:
             raise PermissionError(f"{self._handler.value} has no right to read {table.value}")
         send_frame(self._channel, {"read": table.value, **arguments})
-        answer = receive_frame(self._channel, most=LARGEST_INPUT)
-        if answer is None:
+        if (answer := receive_frame(self._channel, most=LARGEST_INPUT)) is None:
             os._exit(0)
         if "bytes" in answer:
             return bytes(receive_bytes(self._channel, answer["bytes"]))
@@ -114,8 +113,7 @@ def main(
     taken = walls.take(channel, memory_bytes=memory_bytes, processor_seconds=processor_seconds)
     send_frame(connection, {"held": [*inherited, *taken.held]})
     only(sources)
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()  # or all processes would draw what the template would
     try:
         service = _service(module, name)
@@ -123,8 +121,7 @@ def main(
     except BaseException as error:
         _fail(connection, error)
         os._exit(0)
-    call = receive_frame(connection, most=LARGEST_INPUT)
-    if call is not None:
+    if (call := receive_frame(connection, most=LARGEST_INPUT)) is not None:
         try:
             handler = Handler(call["call"])
             done = _CALLS[handler](service, call["input"], RemoteStores(connection, handler))

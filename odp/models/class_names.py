@@ -110,8 +110,7 @@ class TakenLabels:
             return DataError(f"{problem}numbers from {low:g} to {high:g}; counts are at least 0")
         count = int(self.classes_range[1]) + 1
         taken = "0 and 1" if count == 2 else f"0 to {count - 1}"
-        names = proposed_classes(labels, count=count)
-        if names:
+        if names := proposed_classes(labels, count=count):
             return DataError(f"{problem}{taken}; classes={names!r} of {self.of} maps them in this order")
         return DataError(
             f"{problem}{taken}; correct them, or give a model of as many classes, and classes= of {self.of} names them"

@@ -145,13 +145,11 @@ def _edges(data: bytes) -> Float64Array | None:
 
 def _filter(message: events_query_pb2.EventsFilter) -> Filter:
     _validate.identifier(column=message.column)
-    comparison = _COMPARISON_NAMES.get(message.comparison)
-    if comparison is None:
+    if (comparison := _COMPARISON_NAMES.get(message.comparison)) is None:
         raise ConfigurationError(
             f"Expected the filter of {message.column!r} to compare by one of {' '.join(COMPARISONS)}"
         )
-    kind = message.WhichOneof("constant")
-    if kind is None:
+    if (kind := message.WhichOneof("constant")) is None:
         raise ConfigurationError(f"Expected the filter of {message.column!r} to have a constant")
     constant: float | str | bool = getattr(message, kind)
     if kind == "number":

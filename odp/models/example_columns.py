@@ -175,8 +175,7 @@ class ExampleColumns:
             raise DataError(f"Expected one number or text per example in the column {data.label!r} of labels")
         parts = []
         for name, feature in data.features.items():
-            numbers = feature.numbers(self.columns[name])
-            if numbers is None:
+            if (numbers := feature.numbers(self.columns[name])) is None:
                 column = self.columns[name]
                 held = "text" if column.dtype.kind == _TEXT else f"numbers of shape {[*column.shape[1:]]}"
                 raise DataError(f"Expected the column {name!r} to hold {described(feature)} (got {held})")
@@ -224,8 +223,7 @@ class ExampleColumns:
         with arrays_of(path, "not a readable npz file of arrays of numbers or text") as file:
             # numpy gives the bytes of what has another name than an array or another start.
             columns = {name: np.asarray(file[name]) for name in file.files}
-        users = columns.pop(USER, None)
-        if users is None:
+        if (users := columns.pop(USER, None)) is None:
             raise DataError(f"{path}: Expected an array {USER!r} that says whose each example is")
         try:
             return cls.of_users(columns, users)

@@ -222,8 +222,7 @@ def service_of(table: str) -> str:
     """
     if table == TABLE:
         return ""
-    service = table.removeprefix(TABLE_PREFIX)
-    if service in (table, ""):
+    if (service := table.removeprefix(TABLE_PREFIX)) in (table, ""):
         raise ConfigurationError(f"Expected table={table!r} to be {TABLE!r} or '{TABLE_PREFIX}SERVICE'")
     _validate.identifier(service=service)
     return service

@@ -330,8 +330,7 @@ KINDS: Mapping[str, type[Feature]] = MappingProxyType({"tensor": Tensor, "catego
 
 def feature_of(message: federated_pb2.TensorFeature) -> Feature:
     """The feature of a definition. Raises ConfigurationError where its kind is unknown or a field is out of range."""
-    kind = message.WhichOneof("kind")
-    if kind is None:
+    if (kind := message.WhichOneof("kind")) is None:
         return Tensor(tuple(message.shape), message.low, message.high, message.scale)
     if message.shape or message.low or message.high or message.scale:
         raise ConfigurationError(f"Expected feature {message.name!r} to be a tensor or a {kind}, not both")

@@ -99,8 +99,7 @@ class ItemTable:
         """Checks."""
         object.__setattr__(self, "keys", checked_keys(self.keys, name="item_keys"))
         for name in ("factors", "biases", "popularity", "shares"):
-            column = getattr(self.columns, name)
-            if column is None:
+            if (column := getattr(self.columns, name)) is None:
                 continue
             if column.ndim != (2 if name == "factors" else 1) or len(column) != len(self.keys):
                 raise DataError(
@@ -243,8 +242,7 @@ def _parquet(table: ItemTable) -> bytes:
     factors = pa.LargeListArray.from_arrays(offsets, pa.array(columns.factors.reshape(-1)))
     arrays = {"key": pa.array(list(table.keys)), "factors": factors, "bias": pa.array(columns.biases)}
     for name, title in _OPTIONAL.items():
-        column = getattr(columns, name)
-        if column is not None:
+        if (column := getattr(columns, name)) is not None:
             arrays[title] = pa.array(column)
     facts = {f"odp.{name}": text for name, text in table.facts.items()}
     metadata = {_FACTS: _described(table), "odp.rank": str(rank)} | facts

@@ -249,8 +249,7 @@ def require_storable(keys: Iterable[str], *, name: str) -> None:
 def _scaled(columns: npt.NDArray[np.float64], usable: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
     """Columns of mean 0 whose mean squares add up to 1, over the ``usable`` rows; 0 elsewhere, or if all are alike."""
     centred = np.where(usable[:, None], columns - columns[usable].mean(axis=0), 0.0)
-    largest = float(np.abs(columns[usable]).max(initial=0.0))
-    if not largest:
+    if not (largest := float(np.abs(columns[usable]).max(initial=0.0))):
         return np.zeros_like(centred)
     centred /= largest  # squares of very small numbers would be 0
     size = math.sqrt(float((centred**2).sum()) / int(usable.sum()))

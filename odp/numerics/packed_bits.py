@@ -80,7 +80,8 @@ def unpack(packed: npt.NDArray[np.uint8], count: int, width: int) -> npt.NDArray
 def spare_bits(packed: npt.NDArray[np.uint8], count: int, width: int) -> npt.NDArray[np.bool_]:
     """Whether a row uint8 [rows, bytes] has a bit set after its last number, bool [rows]."""
     spare = packed.shape[1] * 8 - count * width
-    return (packed[:, -1] & np.uint8((1 << spare) - 1)) != 0
+    spare_set: npt.NDArray[np.bool_] = (packed[:, -1] & np.uint8((1 << spare) - 1)) != 0
+    return spare_set
 
 
 def _window(place: int, width: int) -> tuple[int, np.uint32]:

@@ -31,8 +31,7 @@ def processors(threads: int | None = None) -> int:
     if threads is not None:
         _validate.integer(threads=threads, low=1, high=1024)
         return threads
-    setting = os.environ.get("ODP_THREADS", "")
-    if setting:
+    if setting := os.environ.get("ODP_THREADS", ""):
         if not setting.isdecimal() or not int(setting):
             raise ConfigurationError(f"Expected ODP_THREADS={setting!r} to be a number of threads")
         return int(setting)
@@ -58,10 +57,10 @@ def one_blas_thread() -> contextlib.AbstractContextManager[object]:
     """BLAS on one thread, if threadpoolctl is installed: BLAS's own threads make small matrices at least 5 times
     slower.
     """
-    controller = _blas()
-    if controller is None:
+    if (controller := _blas()) is None:
         return contextlib.nullcontext()
-    return controller.limit(limits=1, user_api="blas")
+    limits: contextlib.AbstractContextManager[object] = controller.limit(limits=1, user_api="blas")
+    return limits
 
 
 @functools.cache

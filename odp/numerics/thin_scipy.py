@@ -206,7 +206,10 @@ def _convolution(pocketfft: Any) -> Callable[[ArrayLike, ArrayLike], Float64Arra
         first_spectrum, second_spectrum = (
             pocketfft.r2c(_padded(x, length), (0,), True, _UNSCALED, None, _THREADS) for x in (first, second)
         )
-        return pocketfft.c2r(first_spectrum * second_spectrum, (0,), length, False, _BY_LENGTH, None, _THREADS)[:size]
+        whole: Float64Array = pocketfft.c2r(
+            first_spectrum * second_spectrum, (0,), length, False, _BY_LENGTH, None, _THREADS
+        )
+        return whole[:size]
 
     return fftconvolve
 

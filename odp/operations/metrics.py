@@ -250,8 +250,7 @@ class _Server(HTTPServer):
     def _evicted(self) -> bool:
         """Hangs up on the caller whose request has been incomplete for longest, and takes its place."""
         with self._lock:
-            oldest = next(iter(self._incomplete), None)
-            if oldest is None:
+            if (oldest := next(iter(self._incomplete), None)) is None:
                 return False
             del self._incomplete[oldest]
             _hang_up(oldest)

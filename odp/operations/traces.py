@@ -49,12 +49,10 @@ class OpenTelemetry:
         self._provider.shutdown()
 
     def span(self, name: str, attributes: dict[str, str | int]) -> contextlib.AbstractContextManager[None]:
-        """See ``Tracer``."""
         return self._span(name, None, "INTERNAL", {f"odp.{key}": value for key, value in attributes.items()})
 
     @contextlib.contextmanager
     def call(self, method: str) -> Iterator[list[tuple[str, str]]]:
-        """See ``Tracer``."""
         from opentelemetry import trace
 
         if not trace.get_current_span().get_span_context().is_valid:
@@ -67,7 +65,6 @@ class OpenTelemetry:
 
     @contextlib.contextmanager
     def serve(self, method: str, metadata: Iterable[tuple[str, Any]]) -> Iterator[None]:
-        """See ``Tracer``."""
         from opentelemetry import trace
 
         carrier = {key: value for key, value in metadata if key == "traceparent" and isinstance(value, str)}

@@ -370,8 +370,7 @@ def save(picture: Figure, path: str | Path, *, theme: Literal["light", "dark"] =
       DataError: the file cannot be written, or its ending names no format of pictures.
     """
     path = Path(path)
-    kind = path.suffix.lower()
-    if kind not in _FORMATS:
+    if (kind := path.suffix.lower()) not in _FORMATS:
         raise DataError(f"cannot draw {path}: {kind or 'no ending'}; give a file that ends in .png, .svg or .pdf")
     try:
         if kind == ".svg":
@@ -448,8 +447,7 @@ def svg(picture: Figure, *, title: str, name: str = "picture", text: str = "") -
     drawing = _ID.sub(rf"\g<1>{name}-", drawing)
     for field in fields(LIGHT):
         drawing = drawing.replace(getattr(LIGHT, field.name), f"var(--odp-{field.name})")
-    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawing)
-    if box is None:
+    if (box := re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawing)) is None:
         raise DataError("cannot draw: matplotlib wrote an SVG without a viewBox")
     said = html.escape(f"{title}. {text}" if text else title)
     top = (

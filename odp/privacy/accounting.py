@@ -442,8 +442,7 @@ def _renyi(counts: Mapping[Event, int], left: float) -> float:
         remaining = left - math.exp(min(bound, _LARGEST_EXPONENT)) * overflow
         if remaining <= 0.0:
             break
-        needed = float(accountant.get_epsilon(remaining))
-        if needed <= bound:
+        if (needed := float(accountant.get_epsilon(remaining))) <= bound:
             return bound
         bound = needed * (1.0 + _RELATIVE_MARGIN)
     raise PrivacyError(

@@ -163,7 +163,6 @@ class ClipState:
 
 def _rounded(clip: float) -> float:
     """To 24 bits: the last bits of an exponential differ from one processor to the next."""
-    rounded = float(np.float32(clip))
-    if not rounded > 0.0:
+    if not (rounded := float(np.float32(clip))) > 0.0:
         raise ConfigurationError(f"Expected clip={clip!r} to be > 0")
     return rounded

@@ -75,8 +75,7 @@ _IN_WORDS = {
 
 def require_adjacency(name: object, holds: Sequence[Adjacency], mechanism: str) -> Adjacency:
     """The adjacency of that name. Raises PrivacyError if the bound of ``mechanism``, for ``holds``, is not for it."""
-    adjacency = Adjacency.named(name)
-    if adjacency not in holds:
+    if (adjacency := Adjacency.named(name)) not in holds:
         raise PrivacyError(
             f"adjacency={adjacency.value!r} cannot be charged for mechanism={mechanism!r}, which holds for "
             f"{', '.join(holds)}"

@@ -199,8 +199,7 @@ def answer(question: Question) -> dict[str, Any]:
     """
     if question.population is None and question.error is not None:
         return _for_population(question)
-    delta = question.delta
-    if delta is None:
+    if (delta := question.delta) is None:
         if question.population is None:
             raise ConfigurationError("Expected delta or population: the default delta is a tenth of 1 / population")
         delta = accounting.default_delta(question.population)
@@ -215,18 +214,15 @@ def answer(question: Question) -> dict[str, Any]:
             if query.epsilon(sigma, sampling_rate, rounds) <= epsilon:
                 return _described(query, "nothing", sampling_rate, sigma, rounds, question)
             return _impossible(query, "nothing", sampling_rate, question)
-        share = query.largest_probability(epsilon, sigma, rounds)
-        if share is None:
+        if (share := query.largest_probability(epsilon, sigma, rounds)) is None:
             return _impossible(query, "probability", sampling_rate, question)
         return _described(query, "probability", share, sigma, rounds, question)
     if epsilon is not None and rounds is not None:
-        least = query.least_sigma(epsilon, sampling_rate, rounds)
-        if least is None:
+        if (least := query.least_sigma(epsilon, sampling_rate, rounds)) is None:
             return _impossible(query, "sigma", sampling_rate, question)
         return _described(query, "sigma", sampling_rate, least, rounds, question)
     if epsilon is not None and sigma is not None:
-        most = query.most_rounds(epsilon, sigma, sampling_rate)
-        if not most:
+        if not (most := query.most_rounds(epsilon, sigma, sampling_rate)):
             return _impossible(query, "rounds", sampling_rate, question)
         return _described(query, "rounds", sampling_rate, sigma, most, question)
     missing = [name for name in ("epsilon", "sigma", "rounds") if getattr(question, name) is None]
@@ -369,8 +365,7 @@ def _ways_out(query: _Query, result: dict[str, Any], factor: float) -> list[str]
     if quieter >= _LEAST_SIGMA:
         epsilon = query.quick_epsilon(quieter, sampling_rate, rounds)
         ways.append(f"epsilon = {epsilon:.3g}" + (", which protects nobody" if epsilon > _MEANINGLESS else ""))
-    dimension = math.floor(query.dimension / factor**2)
-    if dimension >= 1:
+    if (dimension := math.floor(query.dimension / factor**2)) >= 1:
         ways.append(f"a dimension of {dimension:,}")
     fewer = (
         query.most_rounds(result["epsilon"], quieter, sampling_rate) if rounds > 1 and quieter >= _LEAST_SIGMA else 0
@@ -390,8 +385,7 @@ def _impossible(query: _Query, solved: str, sampling_rate: float, question: Ques
         ways.append(
             f"epsilon = {query.epsilon(question.sigma, sampling_rate, rounds):.4g} for {rounds} round(s) of this noise"
         )
-    least = query.least_sigma(budget, sampling_rate, rounds)
-    if least is not None:
+    if (least := query.least_sigma(budget, sampling_rate, rounds)) is not None:
         ways.append(f"sigma = {least:.6g} for {rounds} round(s)")
     if solved == "probability":
         ways.append("a larger population, so that one device is a smaller part of it")

@@ -298,8 +298,7 @@ class LedgerState:
             PrivacyError: nothing was charged for the round, ``state`` cannot follow its present state, or another
                 release was sealed before.
         """
-        standing = self.find(task_id, round)
-        if standing is None:
+        if (standing := self.find(task_id, round)) is None:
             raise PrivacyError(f"Nothing was charged for round {round} of task {task_id}: charge before releasing")
         if standing.state is state and standing.release_sha256 == release_sha256:
             return None

@@ -36,8 +36,7 @@ class ServicesFolder:
         Raises:
           ConfigurationError: there is none.
         """
-        named = environment.get(VARIABLE)
-        if named:
+        if named := environment.get(VARIABLE):
             folder = cls(Path(named))
             if not folder.ca.is_file():
                 raise ConfigurationError(

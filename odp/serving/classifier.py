@@ -99,8 +99,7 @@ class Classifier:
         checked = checked_columns(columns_of_task(columns, list(declared)))
         count, parts = len(next(iter(checked.values()))), []
         for name, feature in declared.items():
-            numbers = feature.numbers(checked[name])
-            if numbers is None:
+            if (numbers := feature.numbers(checked[name])) is None:
                 raise DataError(f"Expected the column {name!r} to hold {described(feature)}")
             parts.append(numbers.reshape(count, feature.size))
         # The label is what is asked for, and any that the model takes makes a table of examples.

@@ -178,8 +178,7 @@ def _opened(file: BinaryIO, path: Path, sha256: str | None) -> ItemIndex:
         raise DataError("its header is damaged")
     header = Header.parse(file.read(length))
     places, end = _places(header, length)
-    size = file.seek(0, io.SEEK_END)
-    if size != end:
+    if (size := file.seek(0, io.SEEK_END)) != end:
         raise DataError(f"it has {size} bytes instead of {end}: it is truncated or damaged; fetch it again")
     digest, stated = _digest_of(file, first), first[_FIRST.size :].hex()
     if digest != stated:

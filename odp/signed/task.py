@@ -110,8 +110,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
     integer(low=1, high=2**31, cohort_minimum=cohort.minimum)
     integer(low=cohort.minimum, high=2**31, cohort_goal=cohort.goal)
     integer(low=1, high=10**7, round_seconds=cohort.round_seconds)
-    sampling = sampling_of(definition, 0)
-    if sampling is not None:
+    if (sampling := sampling_of(definition, 0)) is not None:
         integer(low=cohort.goal, high=10**9, most_contributions=sampling.population_bound)
     check_broadcast(definition)
     algorithm = algorithm_for(definition)
@@ -126,8 +125,7 @@ def check_definition(definition: common_pb2.TaskDefinition) -> None:
 
 
 def _check_catalogue(definition: common_pb2.TaskDefinition) -> None:
-    named = named_in(definition)
-    if named is not None:
+    if (named := named_in(definition)) is not None:
         integer(low=1, high=MOST_VERSIONS, catalogue_version=named.version)
         check_length("catalogue sha256", named.sha256, HASH_BYTES)
 

@@ -116,8 +116,7 @@ def postgresql_errors(place: str) -> Iterator[None]:
             f"database {place}: all connections are in use for {_POOL_SECONDS} s; try again"
         ) from error
     except sqlalchemy.exc.DBAPIError as error:
-        raised = _state_error(place, error)
-        if raised is None:
+        if (raised := _state_error(place, error)) is None:
             raise
         raise raised from error
 

@@ -32,8 +32,7 @@ class S3Objects:
     """
 
     def __init__(self, place: str) -> None:
-        matched = _PLACE.fullmatch(place)
-        if matched is None:
+        if (matched := _PLACE.fullmatch(place)) is None:
             raise ConfigurationError(f"Expected s3://bucket or s3://bucket/prefix (got {place[:200]!r})")
         require("boto3", to="keep objects in S3")
         import boto3
@@ -49,12 +48,10 @@ class S3Objects:
             self._client.head_bucket(Bucket=self._bucket)
 
     def put(self, key: str, pieces: Iterable[bytes | memoryview]) -> None:
-        """See ``Objects``."""
         at = {"Bucket": self._bucket, "Key": self._prefix + key}
         parts = _parts(pieces)
         first = next(parts)
-        second = next(parts, None)
-        if second is None:
+        if (second := next(parts, None)) is None:
             with self._errors():
                 self._client.put_object(Body=first, **at)
             return
@@ -75,7 +72,6 @@ class S3Objects:
             raise
 
     def read(self, key: str, *, start: int = 0, length: int | None = None, size: int = 2**20) -> Iterator[bytes]:
-        """See ``Objects``."""
         at = {"Bucket": self._bucket, "Key": self._prefix + key}
         with self._errors():
             total = int(self._client.head_object(**at)["ContentLength"])
@@ -86,7 +82,6 @@ class S3Objects:
         return self._pieces(body, end - start, size)
 
     def keys(self, prefix: str) -> list[str]:
-        """See ``Objects``."""
         keys: list[str] = []
         with self._errors():
             pages = self._client.get_paginator("list_objects_v2").paginate(
@@ -97,7 +92,6 @@ class S3Objects:
         return sorted(keys)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See ``Objects``."""
         doomed = [{"Key": self._prefix + key} for key in keys]
         for first in range(0, len(doomed), _DELETED_AT_ONCE):
             some = {"Objects": doomed[first : first + _DELETED_AT_ONCE], "Quiet": True}

@@ -56,8 +56,7 @@ def open_database(path: Path, *, health: Health | None = None) -> sqlalchemy.Eng
 
     @event.listens_for(engine, "handle_error")
     def _note(context: Any) -> None:
-        name = _failed(context.original_exception)
-        if name:
+        if name := _failed(context.original_exception):
             health.note(disk_failed(path, name))
 
     try:

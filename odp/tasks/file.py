@@ -149,7 +149,10 @@ def _parse_local(content: dict[str, Any], *, where: str, text: str) -> DrawAndDi
     _require(content, ("name",), where=where)
     shared = {name: content[name] for name in _AT_THE_TOP if name in content}
     kinds: dict[str, type] = {_LOCAL: DrawAndDiscard}
-    return _build(_LOCAL, content[_LOCAL], kinds, where=where, text=text, shared=shared, features=_LOCAL_KINDS)
+    task: DrawAndDiscard = _build(
+        _LOCAL, content[_LOCAL], kinds, where=where, text=text, shared=shared, features=_LOCAL_KINDS
+    )
+    return task
 
 
 def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Question:
@@ -180,7 +183,8 @@ def _parse_question(section: str, content: dict[str, Any], *, where: str, text: 
     shared = {"name": content["name"], "population": content.get("population", ""), "cohort": Cohort()}
     shared |= _question_parts(content, section, where=where, text=text)
     kinds = {section: _QUESTIONS[section]}
-    return _build(section, content[section], kinds, where=where, text=text, shared=shared)
+    question: Question = _build(section, content[section], kinds, where=where, text=text, shared=shared)
+    return question
 
 
 def _own_fields(kind: type[Question]) -> list[str]:
@@ -423,8 +427,7 @@ def _line_of(text: str, section: str, key: str | None) -> int:
     """The line of ``key`` within ``[section]`` (or at the top), else the section's own, else 1."""
     current, line_number = "", 1
     for number, line in enumerate(text.splitlines(), start=1):
-        header = re.match(r"\s*\[+\s*([\w.-]+)\s*\]+", line)
-        if header:
+        if header := re.match(r"\s*\[+\s*([\w.-]+)\s*\]+", line):
             current = header[1]
             if current == section:
                 line_number = number

@@ -239,7 +239,6 @@ class Task:
             training=self.training,
             cohort=self.cohort,
         )
-        terms = self.broadcast.resolve(definition)
-        if terms is not None:
+        if (terms := self.broadcast.resolve(definition)) is not None:
             definition.broadcast.CopyFrom(terms)
         return definition

@@ -38,13 +38,11 @@ def task_text(
     if task.population:
         lines.append(f"population = {_value('population', task.population)}")
     for section in ("model", "data", "privacy", "training", "cohort", "broadcast"):
-        part = getattr(task, section)
-        if part is None:
+        if (part := getattr(task, section)) is None:
             continue
         stated = [(name, (files or {}).get(name, value)) for name, value in _stated_fields(part)]
         plain = {name: _value(name, value) for name, value in stated if not isinstance(value, Mapping)}
-        kind = kind_of(section, part)
-        if kind or stated:
+        if (kind := kind_of(section, part)) or stated:
             lines += [
                 "",
                 f"[{section}]",

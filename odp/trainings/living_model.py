@@ -353,8 +353,7 @@ class LivingModel:
 
     def _require_usable(self, training: int) -> None:
         self._require_released(training)
-        reason = self._state["trainings"][training].get("withdrawn")
-        if reason is not None:
+        if (reason := self._state["trainings"][training].get("withdrawn")) is not None:
             raise ConfigurationError(
                 f"training {training} was withdrawn ({reason}) and begins no other; those that can: "
                 f"{self._usable() or 'none'}"

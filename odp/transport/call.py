@@ -116,7 +116,6 @@ class Call(grpc.ServicerContext):
         """See ``peer_identities``."""
 
     def auth_context(self) -> dict[str, Any]:
-        """See ``peer_identities``."""
         return {}
 
     def send_initial_metadata(self, initial_metadata: Any) -> NoReturn:
@@ -182,8 +181,7 @@ class Requests(Iterator[Any]):
             raise StopIteration
         answer: SimpleQueue[Any] = SimpleQueue()
         self._loop.call_soon_threadsafe(self._want, answer)
-        answer_message = answer.get()
-        if answer_message is END:
+        if (answer_message := answer.get()) is END:
             self._ended = True
             raise StopIteration
         if isinstance(answer_message, OdpError):

@@ -166,8 +166,7 @@ def call(
     CertificateError when the certificate is wrong, and ServiceError with the other party's one-line explanation
     otherwise; ``what`` completes the sentence "could not ..".
     """
-    tracer = observing.tracer()
-    if tracer is not None:
+    if (tracer := observing.tracer()) is not None:
         with tracer.call(_name_of(method)) as added:
             return _called(method, request, timeout, what, address, [*(metadata or ()), *added])
     return _called(method, request, timeout, what, address, metadata)

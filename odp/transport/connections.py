@@ -127,8 +127,7 @@ class Connections:
     def begin(self, peer: str) -> Progress:
         """Counts one more call under way of a connection; its end is counted there. Thread-safe."""
         with self._lock:
-            progress = self._progress.get(peer)
-            if progress is None:
+            if (progress := self._progress.get(peer)) is None:
                 progress = self._progress[peer] = Progress()
             progress.calls += 1
             self._begun += 1
@@ -200,8 +199,7 @@ class Connections:
                 self._count_unused(closed.address, now)
         self._forget_closed({traffic.peer for traffic in open_now.values()})
         for id, traffic in open_now.items():
-            each = self._connections.get(id)
-            if each is None:
+            if (each := self._connections.get(id)) is None:
                 silent = dataclasses.replace(traffic, received=0, acknowledged=0)
                 each = self._connections[id] = _Connection(silent, address_of(traffic.peer), since=now, active=now)
             each.unexplained += traffic.received - each.traffic.received
@@ -234,8 +232,7 @@ class Connections:
 
     def _excess(self, each: _Connection) -> float:
         """The bytes that neither finished calls explain nor those under way."""
-        progress = self._progress.get(each.traffic.peer)
-        if progress is None:
+        if (progress := self._progress.get(each.traffic.peer)) is None:
             return each.unexplained
         of_calls = progress.calls * (AHEAD_BYTES + self._limits.metadata_bytes)
         return max(0.0, each.unexplained - of_calls - progress.expected * _FRAMING * self._limits.request_bytes)

@@ -54,8 +54,7 @@ class Dispatcher:
         """The result of ``work`` on a worker thread; ``size`` is the size of its request. Raises Busy."""
         job = Job(work, self._loop.create_future(), size + _CALL_BYTES)
         self._jobs[call] = job, self._loop.time() + self._limits.queue_seconds
-        evicted = self._queue.add(call, job.weight)
-        if evicted is not None:
+        if (evicted := self._queue.add(call, job.weight)) is not None:
             self._refuse(evicted)
         while len(self._queue) and self._held_bytes > self._limits.queued_bytes:
             self._refuse(self._queue.lighten(call))
@@ -166,8 +165,7 @@ class Reception:
             self._pass_on(call.connection)
 
     def _receive(self, call: Call) -> None:
-        evicted = self._receiving.add(call)
-        if evicted is not None:
+        if (evicted := self._receiving.add(call)) is not None:
             evicted.end_now(self._busy())
 
     def _pass_on(self, connection: str) -> None:

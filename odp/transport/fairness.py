@@ -96,8 +96,7 @@ class Fair(Generic[_Call]):
 
     def take_of(self, connection: str) -> _Call | None:
         """Removes the oldest call of a connection; None if it has none."""
-        calls = self._connections.get(connection)
-        if calls is None:
+        if (calls := self._connections.get(connection)) is None:
             return None
         call = next(iter(calls))
         self.discard(call)

@@ -85,7 +85,8 @@ class _Method:
         return END if reply is END else self._bytes(reply)
 
     def _bytes(self, reply: Any) -> bytes:
-        return reply if self._serialize is None else self._serialize(reply)
+        data: bytes = reply if self._serialize is None else self._serialize(reply)
+        return data
 
 
 class Front(grpc.GenericRpcHandler):
@@ -238,8 +239,7 @@ class Front(grpc.GenericRpcHandler):
     def _admit(self, context: Any) -> None:
         if self._callers is not None:
             shown = context.auth_context().get("x509_pem_cert", [b""])
-            refusal = self._callers.refusal(shown[0])
-            if refusal is not None:
+            if (refusal := self._callers.refusal(shown[0])) is not None:
                 raise Unauthenticated(refusal)
 
     async def _receive(self, call: Call, context: Any) -> Any:
@@ -301,8 +301,7 @@ class _Feed:
 
 def _within_trace(name: str, behaviour: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
     def traced(request: Any, call: Call) -> Any:
-        tracer = observing.tracer()
-        if tracer is None:
+        if (tracer := observing.tracer()) is None:
             return behaviour(request, call)
         with tracer.serve(name, call.invocation_metadata()):
             return behaviour(request, call)

@@ -198,8 +198,7 @@ def answers(log: Log) -> Callable[[_Method], _Method]:
             log.crash("internal_error", error)
 
     def note_failure(future: Future[Any] | Promise) -> None:
-        error = future.exception()
-        if error is not None:
+        if (error := future.exception()) is not None:
             note(error)
 
     def decorate(method: _Method) -> _Method:

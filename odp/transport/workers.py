@@ -45,8 +45,7 @@ class Promise:
 
     def result(self, timeout: float | None = None) -> Any:
         """The result; waits for it. Raises the error, and TimeoutError after ``timeout`` seconds."""
-        error = self.exception(timeout)
-        if error is not None:
+        if (error := self.exception(timeout)) is not None:
             raise error
         return self._result
 

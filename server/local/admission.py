@@ -103,8 +103,7 @@ class Admission:
         with self._lock:
             key = self._keys.get(period)
         if key is None and 0 <= period <= self.period:
-            signed = self._tokens.stored_key(self._task, period)
-            if signed is None:
+            if (signed := self._tokens.stored_key(self._task, period)) is None:
                 return None
             # It was checked when it came.
             key = opened(signed)

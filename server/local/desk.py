@@ -130,8 +130,7 @@ class Desk:
         """
         if sha256 in self._tasks:
             return
-        rows = self._storage.rows(sha256)
-        if not rows and algorithm.row_bytes:
+        if not (rows := self._storage.rows(sha256)) and algorithm.row_bytes:
             self._storage.begin(sha256, algorithm.first_rows())
             rows = self._storage.rows(sha256)
         judge = algorithm.judge(rows)
@@ -160,8 +159,7 @@ class Desk:
 
     def reread(self, sha256: bytes) -> None:
         """Takes in what other servers stored of an open task. Raises StateError."""
-        task = self._tasks.get(sha256)
-        if task is None:
+        if (task := self._tasks.get(sha256)) is None:
             return
         changed = self._storage.changed_rows(sha256, task.overwritten)
         taken = self._storage.count(sha256)
@@ -178,16 +176,14 @@ class Desk:
 
     def waits_for(self, sha256: bytes) -> Wait | None:
         """What an open task waits for; None where it is not open."""
-        task = self._tasks.get(sha256)
-        if task is None:
+        if (task := self._tasks.get(sha256)) is None:
             return None
         end = "is cancelled" if task.algorithm.most_updates == UNLIMITED else f"has {task.algorithm.most_updates:,}"
         return Wait(f"reports of devices, until it {end}: {task.taken:,} so far")
 
     def draw(self, sha256: bytes) -> bytes | None:
         """A row of an open task, drawn at random; empty where it has none. None: the task is not open."""
-        task = self._tasks.get(sha256)
-        if task is None:
+        if (task := self._tasks.get(sha256)) is None:
             return None
         return task.rows[self._places.below(len(task.rows))] if task.rows else b""
 
@@ -202,8 +198,7 @@ class Desk:
         Raises:
           Busy, StateError: as ``Writer.put``.
         """
-        task = self._tasks.get(sha256)
-        if task is None:
+        if (task := self._tasks.get(sha256)) is None:
             return None
         place = self._places.below(len(task.rows)) if task.rows else None
         report = NewReport(sha256, report_id, place, content)

@@ -43,8 +43,7 @@ def local_servicer(
 
     def draw(request: local_pb2.DrawRequest, _: object) -> local_pb2.DrawResponse:
         check_length("task_sha256", request.task_sha256, HASH_BYTES)
-        row = desk.draw(request.task_sha256)
-        if row is None:
+        if (row := desk.draw(request.task_sha256)) is None:
             raise NotFound(f"task {short(request.task_sha256)} is over: {over(request.task_sha256).name}")
         return local_pb2.DrawResponse(row=row)
 
@@ -60,8 +59,7 @@ def local_servicer(
     def results(request: local_pb2.GetResultsRequest, context: grpc.ServicerContext) -> local_pb2.GetResultsResponse:
         operator.require(context)
         check_length("task_sha256", request.task_sha256, HASH_BYTES)
-        reporter = reporter_of(open_task(task_of(request.task_sha256).signed))
-        if reporter is None:
+        if (reporter := reporter_of(open_task(task_of(request.task_sha256).signed))) is None:
             raise NotFound(f"task {short(request.task_sha256)} takes no reports")
         count, summary = desk.summary(request.task_sha256, reporter)
         return local_pb2.GetResultsResponse(reports=count, summary=summary)

@@ -83,8 +83,7 @@ class LocalSteps:
                 require_periods(self._populations, open_task(task.signed))
             if self._keeper is not None:
                 self._keeper.log_task(task.signed)
-            reporter = reporter_of(open_task(task.signed))
-            if reporter is None:
+            if (reporter := reporter_of(open_task(task.signed))) is None:
                 raise ConfigurationError(f"task {task.name!r} has no rounds and takes no reports")
             self._desk.open(task.sha256, reporter, self._admission(task, reporter))
             self._changed()

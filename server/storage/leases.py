@@ -103,8 +103,7 @@ class Leases:
             .returning(LEASES.c.token)
         )
         with self._errors(), self._engine.begin() as connection:
-            row = connection.execute(later).first()
-            if row is not None:
+            if (row := connection.execute(later).first()) is not None:
                 return Lease(name, int(row.token))
             inserted = connection.execute(first.execution_options(preserve_rowcount=True)).rowcount == 1
         return Lease(name, 1) if inserted else None

@@ -200,8 +200,7 @@ class Dialect:
 
 def dialect_of(engine: sa.Engine | sa.Connection) -> Dialect:
     """The dialect of a database. Raises ConfigurationError for a database without a dialect here."""
-    dialect = _DIALECTS.get(engine.dialect.name)
-    if dialect is None:
+    if (dialect := _DIALECTS.get(engine.dialect.name)) is None:
         raise ConfigurationError(
             f"Expected database={engine.dialect.name!r} to be one of {', '.join(_DIALECTS)}: on any other the history "
             "of tasks would not be append-only"

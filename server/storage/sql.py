@@ -112,8 +112,7 @@ class Storage:
                 "state": int(task.state),
                 "failure": task.failure,
             }
-            added = self._inserted(connection, TASKS, values)
-            if added:
+            if added := self._inserted(connection, TASKS, values):
                 if item_features:
                     matrix = {"task_sha256": task.sha256, "matrix": item_features}
                     connection.execute(sa.insert(ITEM_FEATURES).values(matrix))
@@ -214,8 +213,7 @@ class Storage:
                 "release_signature": b"",
                 "round_key": _round_key(key),
             }
-            opened = self._inserted(connection, ROUNDS, values)
-            if opened:
+            if opened := self._inserted(connection, ROUNDS, values):
                 self._note(connection, sha256, "round_opened", round=round)
             return opened
 
@@ -268,8 +266,7 @@ class Storage:
     def release(self, sha256: bytes, round: int) -> common_pb2.SignedRelease:
         """The release of a round; empty while it is open."""
         query = sa.select(ROUNDS.c.release, ROUNDS.c.release_signature).where(*_at(ROUNDS, sha256, round=round))
-        row = self._first(query)
-        if row is None:
+        if (row := self._first(query)) is None:
             return common_pb2.SignedRelease()
         return common_pb2.SignedRelease(release=row.release, signature=row.release_signature)
 

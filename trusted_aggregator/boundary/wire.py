@@ -39,8 +39,7 @@ def submit(submits: Iterable[Sealed]) -> Encoded:
             contribution.sealed_contribution,
             (contribution.task_sha256, contribution.round, host_sha256(contribution)),
         )
-        head = heads.get(key)
-        if head is None:
+        if (head := heads.get(key)) is None:
             head = heads[key] = submit_request(Submit(key[0], key[1], b"", key[2])).SerializeToString()
         head += _delimited(_SEALED_FIELD, len(sealed))
         pieces += [_delimited(_SUBMITS_FIELD, len(head) + len(sealed)), head, sealed]

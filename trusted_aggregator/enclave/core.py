@@ -83,8 +83,7 @@ class TestNoise:
 
 def noise_of(policy: EnclavePolicy) -> Callable[[int], IntegerNoise]:
     """The noise of each round, by its number: exact Gaussians from the system's randomness, or from a test's seed."""
-    seed = policy.test_noise_seed
-    if seed is None:
+    if (seed := policy.test_noise_seed) is None:
         exact = GaussianNoise(OperatingSystemNoise())
         return lambda round: exact
     return lambda round: GaussianNoise(TestNoise(seed, round))

@@ -190,8 +190,7 @@ class HandOver:
         for round in held:
             round.freeze()
         # A contribution may have come in between.
-        ended = all(map(can_end, held))
-        if not ended:
+        if not (ended := all(map(can_end, held))):
             for round in held:
                 round.thaw()
         return ended
@@ -287,8 +286,7 @@ class TakingOver:
         Raises StateError where it is another record, or the predecessor did not seal it.
         """
         if record.data is not None and record.key.startswith((names.PARTICIPATION_PREFIX, names.STREAM_PREFIX)):
-            sealer = self._stream_sealers.get(record.key)
-            if sealer is None:
+            if (sealer := self._stream_sealers.get(record.key)) is None:
                 return ()
             return (self.state.streams.resealed(record.key, sealer.open(record.key, record.data)),)
         if not record.key.startswith(names.RELEASE_PREFIX) or record.data is None:

@@ -38,13 +38,11 @@ class Holdings:
     def find_round(self, task_sha256: bytes, round: int, populations: Mapping[str, Population]) -> Round | Refusal:
         """A round in memory; otherwise the refusal for a contribution to it."""
         with self._lock:
-            held = self._rounds.get((task_sha256, round))
-            if held is not None:
+            if (held := self._rounds.get((task_sha256, round))) is not None:
                 return held
             if task_sha256 in self._ended:
                 return Refusal.TASK_ABANDONED
-            task = self._tasks.get(task_sha256)
-            if task is None:
+            if (task := self._tasks.get(task_sha256)) is None:
                 return Refusal.WRONG_TASK
             charged = populations[task.population].find(task.id, round) is not None
             return Refusal.ROUND_CLOSED if charged else Refusal.WRONG_ROUND

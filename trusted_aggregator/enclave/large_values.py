@@ -158,8 +158,7 @@ class LargeValues:
 
         Raises StateError if it is missing or changed.
         """
-        releases = held.noised(held.query)
-        if not releases:
+        if not (releases := held.noised(held.query)):
             return RoundNoise(held.record.noise_id, {})
         sealer = self._state.keys.sealer(held.task_sha256)
         if record is None or sealer is None:
@@ -193,8 +192,7 @@ class LargeValues:
         return Arriving(record, secret, release_bytes(releases))
 
     def _noise_and_key(self, held: Round, record: bytes) -> tuple[bytes, bytes]:
-        sealer = self._state.keys.sealer(held.task_sha256)
-        if sealer is None:
+        if (sealer := self._state.keys.sealer(held.task_sha256)) is None:
             raise _not_stored(held)
         data = sealer.open(noise_key(held.task_sha256, held.number), record)
         if len(data) != HASH_BYTES + _KEY_BYTES:

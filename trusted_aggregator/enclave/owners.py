@@ -89,8 +89,7 @@ class Owners:
         """
         state = self._state
         with state.lock:
-            task = state.holdings.task(request.task_sha256)
-            if task is None:
+            if (task := state.holdings.task(request.task_sha256)) is None:
                 populations = state.populations.values()
                 population = next((each for each in populations if each.knows(request.task_sha256)), None)
             else:

@@ -97,8 +97,7 @@ def _predecessor(
         request = expect(
             connection, AggregatorEnclaveRequest, "records", "ask_nonce", "evidence", "take_over", "reseal"
         )
-        call = request.WhichOneof("call")
-        if call == "records":
+        if (call := request.WhichOneof("call")) == "records":
             return request.records, taking
         if call == "evidence":
             connection.send(0, evidence_reply(identity, request))

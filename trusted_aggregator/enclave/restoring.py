@@ -108,8 +108,7 @@ def _restored(state: EnclaveState, record: RoundRecord, contributions: Contribut
     order, holdings = parse_order(record.order), state.holdings
     if holdings.is_ended(order.task_sha256):
         return False
-    task = holdings.task(order.task_sha256)
-    if task is None:
+    if (task := holdings.task(order.task_sha256)) is None:
         raise StateError(f"the sealed records lack the task of round {order.round}: restore the state folder")
     population = state.populations[task.population]
     standing = population.find(task.id, order.round)

@@ -140,8 +140,7 @@ class Rounds:
                 require_same_model(held.number, held.model_sha256, parsed)
                 if held.status is Status.OPEN:
                     self._charge_open(task, held, population)
-            standing = population.find(task.id, parsed.round)
-            if standing is None:
+            if (standing := population.find(task.id, parsed.round)) is None:
                 raise not_open(parsed.round)
             if not (released := standing.state is ReleaseState.SEALED) and not isinstance(held, Round):
                 raise void(parsed.round)
@@ -279,8 +278,7 @@ class Rounds:
         state = self._state
         task_sha256 = request.task_sha256
         with state.lock:
-            task = state.holdings.task(task_sha256)
-            if task is None:
+            if (task := state.holdings.task(task_sha256)) is None:
                 return aggregator_enclave_pb2.RecordWrites()
             if any(held.status is not Status.OPEN for held in state.holdings.rounds([task_sha256])):
                 raise StateError(f"{task.label} has a round that is charged and not released: close that round first")

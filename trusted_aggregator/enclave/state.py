@@ -68,8 +68,7 @@ class EnclaveState:
 
     def population(self, name: str) -> Population:
         """A population. Raises PrivacyError where it is not founded."""
-        population = self.populations.get(name)
-        if population is None:
+        if (population := self.populations.get(name)) is None:
             raise unfounded(name)
         return population
 
@@ -87,8 +86,7 @@ class EnclaveState:
 
     def ordered(self, order: aggregator_pb2.RoundOrder) -> tuple[OpenedTask, Population]:
         """The task of an order; its developer owns the population now. Raises ConfigurationError, PrivacyError."""
-        task = self.holdings.task(order.task_sha256)
-        if task is None:
+        if (task := self.holdings.task(order.task_sha256)) is None:
             raise not_open(order.round)
         population = self.population(task.population)
         self.require_authorized(task, population)
@@ -151,8 +149,7 @@ class EnclaveState:
         voided: dict[str, list[VoidedKey]] = {}
         held = self.holdings.rounds()
         for round in held:
-            task = self.holdings.task(round.task_sha256)
-            if task is not None:
+            if (task := self.holdings.task(round.task_sha256)) is not None:
                 key = VoidedKey(round.task_sha256, round.number, round.public_key)
                 voided.setdefault(task.population, []).append(key)
             self.holdings.drop_round(round)

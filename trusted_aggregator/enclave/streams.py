@@ -207,8 +207,7 @@ class Streams:
         """What opens the records of all streams, besides the sealing key."""
         secrets = hand_over_pb2.StreamSecrets()
         for task, position in sorted(self._positions.items()):
-            secret = self._identity.guest.slots.read(_slot(task, position.round % 2))
-            if secret is not None:
+            if (secret := self._identity.guest.slots.read(_slot(task, position.round % 2))) is not None:
                 secrets.streams.add(task_sha256=task, round=position.round, secret=secret)
         return secrets
 

@@ -45,8 +45,7 @@ class Tree:
         state, leaf, round, greeting = self._state, request.leaf, request.round, request.greeting
         with state.lock:
             self._require_leaf(leaf)
-            nonce = self._leaf_nonces.pop(leaf, None)
-            if nonce is None:
+            if (nonce := self._leaf_nonces.pop(leaf, None)) is None:
                 raise StateError(f"no nonce was drawn for the evidence of leaf {leaf}; ask for one first")
             check_length("nonce", greeting.nonce, HAND_OVER_NONCE_BYTES)
             held, task = self._root_round(request.task_sha256, round), state.holdings.task(request.task_sha256)

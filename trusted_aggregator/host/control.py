@@ -122,8 +122,7 @@ class ControlService:
 
     def get_round(self, request: aggregator_pb2.GetRoundRequest) -> aggregator_pb2.GetRoundResponse:
         """The number of contributions, and whether the round is released."""
-        state = self._core.round_state(request.task_sha256, request.round)
-        if state is None:
+        if (state := self._core.round_state(request.task_sha256, request.round)) is None:
             raise NotFound(f"round {request.round} of task {short(request.task_sha256)} is not open here")
         self._idle.note(request.task_sha256)
         return aggregator_pb2.GetRoundResponse(

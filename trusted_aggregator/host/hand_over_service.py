@@ -136,8 +136,7 @@ class HandOverService:
     def _handed(self, after: str) -> Iterator[tuple[str, bytes]]:
         """The records above ``after``, then the pieces of releases, by ascending key."""
         for key in self._storage.keys(after=after):
-            data = self._record(key)
-            if data is not None:
+            if (data := self._record(key)) is not None:
                 yield key, data
         for key in self._storage.keys(after=RELEASE_PREFIX):
             record = self._storage.record(key) if key.startswith(RELEASE_PREFIX) else None

@@ -217,8 +217,7 @@ class LeafParts:
         if len(root) != _ID_BYTES:
             raise ConfigurationError(f"Expected root to have {_ID_BYTES} bytes, got {len(root)}")
         mine = f"{root.hex()} {leaf}\n".encode()
-        stored = self._state.read(_ROOT_FILE)
-        if stored is None:
+        if (stored := self._state.read(_ROOT_FILE)) is None:
             self._state.write_atomically(_ROOT_FILE, mine)
         elif stored != mine:
             other = stored.decode("ascii", "replace").split()

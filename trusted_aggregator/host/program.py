@@ -161,8 +161,7 @@ def _leaves(
 ) -> TreeLeaves | None:  # fmt: skip
     if not config.leaves:
         return None
-    name = state.read(ROOT_NAME)
-    if name is None:
+    if (name := state.read(ROOT_NAME)) is None:
         name = os.urandom(32)
         state.write_atomically(ROOT_NAME, name)
     clients = [

@@ -65,8 +65,7 @@ class HostedRounds:
         half = self._modes.of(key)
         half.gather(request)
         with half.closing(key), self._changes.turn():
-            survivors = half.survivors(key)
-            if survivors is not None:
+            if (survivors := half.survivors(key)) is not None:
                 self._core.announce(
                     aggregator_enclave_pb2.AnnounceSurvivors(
                         task_sha256=key[0], round=key[1], clients=survivors.clients, set_sha256=survivors.set_sha256

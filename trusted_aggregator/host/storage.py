@@ -351,8 +351,7 @@ class Storage(abc.ABC):
         def write(connection: sqlalchemy.Connection) -> None:
             self._before_erasing(connection)
             for record in writes:
-                entry = ledger_entry(record.key)
-                if entry is not None:
+                if (entry := ledger_entry(record.key)) is not None:
                     line = {"population": entry[0], "number": entry[1], "line": record.data}
                     connection.execute(statements.put_line, line)
                     continue
@@ -414,8 +413,7 @@ class Storage(abc.ABC):
 
     def record(self, key: str) -> bytes | None:
         """One record, or None."""
-        entry = ledger_entry(key)
-        if entry is None:
+        if (entry := ledger_entry(key)) is None:
             query = sqlalchemy.select(self._tables.records.c.data).where(self._tables.records.c.key == key)
         else:
             lines = self._tables.ledgers.c

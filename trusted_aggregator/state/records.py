@@ -123,8 +123,7 @@ def task_and_round(key: str) -> tuple[bytes, int]:
 
 def task_of(round_key: str) -> bytes:
     """The task in the key of a round's record. Raises StateError for any other key."""
-    match = _ROUND_KEY.fullmatch(round_key)
-    if match is None:
+    if (match := _ROUND_KEY.fullmatch(round_key)) is None:
         raise StateError(f"the name of sealed record {round_key!r} was changed: restore the state folder")
     return bytes.fromhex(match[1])
 

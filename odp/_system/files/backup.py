@@ -268,8 +268,7 @@ def _unpack(archive: Path, target: Path) -> bytes:
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    content = tar.extractfile(member)
-    if content is None:
+    if (content := tar.extractfile(member)) is None:
         raise tarfile.TarError(f"{member.name} is no file")
     return content
 
@@ -294,8 +293,7 @@ def _others(state: Path, chips: list[Path]) -> list[Path]:
 
 
 def _require_empty(state: Path, chips: list[Path]) -> None:
-    others = _others(state, chips)
-    if others:
+    if others := _others(state, chips):
         raise StateError(
             f"{state} is not empty ({others[0].name}, ..): restore into an empty folder, or give --replace, which "
             "moves what is there to a folder beside it and leaves the chip where it is"

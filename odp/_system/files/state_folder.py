@@ -73,8 +73,7 @@ class StateFolder(Closing):
 
     def _check_format(self) -> None:
         expected = f"odp {self.role} {_FORMAT}\n"
-        stored = self.read(_ROLE)
-        if stored is None:
+        if (stored := self.read(_ROLE)) is None:
             self.write_atomically(_ROLE, expected.encode())
         elif stored.decode(errors="replace") != expected:
             raise StateError(

@@ -60,11 +60,9 @@ def receive_frame(
         OSError: the connection broke within a frame, or the time passed.
         ConfigurationError: the frame is too long, of too many values, or not a JSON object of finite numbers.
     """
-    head = _read(connection, _LENGTH_BYTES, remaining)
-    if not head:
+    if not (head := _read(connection, _LENGTH_BYTES, remaining)):
         return None
-    length = int.from_bytes(head, "big")
-    if length > most:
+    if (length := int.from_bytes(head, "big")) > most:
         raise ConfigurationError(f"Expected a message of at most {most} bytes, got {length}")
     data = _read(connection, length, remaining)
     if hostile and len(data) > _SHORT_BYTES and sum(map(data.count, _MARKS)) > _MOST_MARKS:
@@ -87,8 +85,7 @@ def receive_bytes(connection: socket.socket, length: int) -> bytearray:
     data = bytearray(length)
     view, read = memoryview(data), 0
     while read < length:
-        part = connection.recv_into(view[read:])
-        if not part:
+        if not (part := connection.recv_into(view[read:])):
             raise ConnectionError("the connection ended within a frame")
         read += part
     return data
@@ -103,8 +100,7 @@ def _read(connection: socket.socket, length: int, remaining: Remaining | None) -
     while len(data) < length:
         if remaining is not None:
             connection.settimeout(remaining())
-        part = connection.recv(min(length - len(data), _READ_BYTES))
-        if not part:
+        if not (part := connection.recv(min(length - len(data), _READ_BYTES))):
             if data:
                 raise ConnectionError("the connection ended within a frame")
             return b""

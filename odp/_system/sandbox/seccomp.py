@@ -182,8 +182,7 @@ def restrict(allowed: CallList) -> None:
     Raises:
         OSError: the kernel refused, or the machine is neither x86-64 nor aarch64; nothing changed.
     """
-    machine = platform.machine()
-    if machine not in _MACHINES:
+    if (machine := platform.machine()) not in _MACHINES:
         raise Unsupported(errno.ENOSYS, f"no seccomp filter for {machine}")
     number = _MACHINES[machine][2]
     rules = filter_for(machine, os.getpid(), allowed)

@@ -264,8 +264,7 @@ def quantise(grid: Grid, entries: Entries, *, round: int, seeds: npt.NDArray[np.
     Raises:
       DataError: a value is not finite; nothing of it is shown.
     """
-    wrong = int(np.count_nonzero(~np.isfinite(entries.value)))
-    if wrong:
+    if wrong := int(np.count_nonzero(~np.isfinite(entries.value))):
         raise DataError(f"{wrong} numbers of a contribution are not finite; correct the device's data")
     users = len(seeds)
     with np.errstate(over="ignore"):

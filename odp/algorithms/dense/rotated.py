@@ -344,7 +344,8 @@ def encode(grid: RotatedGrid, numbers: Float64Array | Int64Array) -> bytes:
 
 def to_values(grid: RotatedGrid, released: Float64Array, *, rotation: Rotation) -> Float64Array:
     """A released sum float64 [size], in data units, rotated back: post-processing."""
-    return rotation.undo(released[None])[0]
+    values: Float64Array = rotation.undo(released[None])[0]
+    return values
 
 
 def squared_norms(numbers: npt.NDArray[np.number]) -> Int64Array:

@@ -57,8 +57,7 @@ class RotatedQuery:
           ContributionRefused: MALFORMED for a wrong length or a bit after the last number, OUT_OF_BOUNDS where a number
             or the norm is too large.
         """
-        refusal = self.refusals([payload])[0]
-        if refusal is not None:
+        if (refusal := self.refusals([payload])[0]) is not None:
             raise ContributionRefused(refusal)
 
     def refusals(self, payloads: Sequence[bytes]) -> list[Refusal | None]:
@@ -142,15 +141,12 @@ class PlainUpload:
         return self.grid.size
 
     def numbers(self, rows: Float32Array | Float64Array, *, seeds: npt.NDArray[np.uint64]) -> Float64Array:
-        """As ``Upload.numbers``."""
         return quantise_rows(self.grid, rows, round=self.round, seeds=seeds)
 
     def payload(self, numbers: Float64Array) -> bytes:
-        """As ``Upload.payload``."""
         return numbers.astype(NUMBER).tobytes()
 
     def query(self, name: str) -> SampledQuery:
-        """As ``Upload.query``."""
         return SampledDenseQuery(name, self.grid)
 
     def values(self, released: Float64Array) -> Float64Array:

@@ -42,8 +42,7 @@ def layout(terms: Terms, round: int) -> np.dtype[Any]:
     if round == COUNTS_ROUND:
         return np.dtype([("items", "<u4", places)])
     fields: list[Any] = [("items", "<u4", places), ("weights", "<u2", places), ("targets", "<i2", places)]
-    rank = terms.rank_of(round)
-    if rank:
+    if rank := terms.rank_of(round):
         fields.insert(0, ("row", "<i2", (rank,)))
     return np.dtype(fields)
 

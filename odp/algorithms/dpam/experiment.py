@@ -395,8 +395,7 @@ def weak_signal(task: TrainingTask, train: Ratings) -> WeakSignal | None:
         return None
     definition = task.definition()
     query = DpamQuery(Terms.of(definition), 1)
-    sums = {release.name: release for release in query.releases}.get("sums")
-    if sums is None:
+    if (sums := {release.name: release for release in query.releases}.get("sums")) is None:
         return None
     needed = sums.noise_std / min((task.data.high - task.data.low) / 4.5, definition.dpam.bias_vector_clip)
     bound = task.privacy.bound(task.factorization.items)

@@ -198,8 +198,7 @@ class _Problem:
         diagonal = np.cumsum(np.concatenate(([0], np.arange(width, 1, -1))))
         noise = self.noise[block] + self.noise_slope[block] * (self.bias_variance[block] + trace)
         noise += 1e-12 + 1e-9 * sampling * matrices[:, diagonal].sum(axis=1) / width
-        code = machine_code(_FLOPS * len(self.off) * width**3)
-        if code is not None:
+        if (code := machine_code(_FLOPS * len(self.off) * width**3)) is not None:
             code.evidence(matrices, off, noise, sampling, evidence.packed, evidence.right)
             return
         full = unpacked(matrices, width)
@@ -261,8 +260,7 @@ def _solve(
 ) -> None:
     """Fills means, variances and, where asked for, sums of covariances of a block of ``size`` items in all."""
     width = evidence.right.shape[1]
-    code = machine_code(_FLOPS * size * width**3)
-    if code is not None:
+    if (code := machine_code(_FLOPS * size * width**3)) is not None:
         code.posterior(
             evidence.packed, evidence.right, evidence.bias_precision, precision, mean, variance, sums, summed
         )

@@ -154,8 +154,7 @@ class DPFTRL(FederatedTraining):
             require_state(matrix, model_of(definition).size)
             if wraps:
                 growth(matrix)  # refuses what masks cannot go with
-            grid = self._grid(definition, matrix, wraps=wraps)
-            if grid is not None:
+            if (grid := self._grid(definition, matrix, wraps=wraps)) is not None:
                 return grid
         raise ConfigurationError(
             f"Expected encoded sums of a cohort of goal={definition.cohort.goal} to fit 32 bits: lower "

@@ -105,8 +105,7 @@ def _stream(data: bytes, rounds: int, grid: Grid) -> StreamOfTask:
 
 
 def _matrix(message: federated_pb2.StreamTerms, rounds: int) -> EncoderMatrix:
-    kind = message.WhichOneof("matrix")
-    if kind == "tree":
+    if (kind := message.WhichOneof("matrix")) == "tree":
         _validate.integer(low=1, high=MOST_TREE_ROUNDS, rounds=rounds)
         return TreeMatrix(rounds)
     if kind == "banded":
@@ -201,7 +200,6 @@ class StreamedQuery(DenseQuery):
         self.releases = (StreamSum(RELEASE, (stream.size,), stream.encoded_step, event, place),)
 
     def encoder(self, *, wrapped: bool = False, state: bytes | None = None) -> Encoder:
-        """As ``StreamQuery.encoder``."""
         limit = self.grid.maximum * self.grid.units
         if wrapped:
             require_ring(self._stream, self.grid)

@@ -43,7 +43,6 @@ class StreamServer:
         return _packed(self._training.start(), np.zeros(self._stream.size), decoder)
 
     def broadcast(self, state: bytes) -> ModelVersion:
-        """As ``FederatedServer.broadcast``."""
         return self._training.broadcast(self._unpacked(state)[0])
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:

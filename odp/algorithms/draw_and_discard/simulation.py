@@ -135,7 +135,8 @@ class Instances:
     @property
     def model(self) -> Float64Array:
         """Their mean, float64 [weights]."""
-        return self.rows.mean(axis=0, dtype=np.float64)
+        mean: Float64Array = self.rows.mean(axis=0, dtype=np.float64)
+        return mean
 
     def advance(self, people: EncodedUsers, users: Int64Array) -> None:
         """One update for each of ``users`` int64 [n], in this order."""

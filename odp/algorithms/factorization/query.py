@@ -112,7 +112,8 @@ def distinct(items: Int64Array, used: npt.NDArray[np.bool_]) -> npt.NDArray[np.b
         some = words[start : start + block]
         same = some[:, :, None] == some[:, None, :]
         pairs[start : start + block] = same.reshape(len(some), -1).sum(axis=1, dtype=np.uint32)
-    return pairs == count
+    answers: npt.NDArray[np.bool_] = pairs == count
+    return answers
 
 
 def _distinct_sorted(items: Int64Array, used: npt.NDArray[np.bool_]) -> bool:

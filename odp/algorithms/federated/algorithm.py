@@ -105,7 +105,6 @@ class TaskAlgorithm(Diagnosed):
 
     @property
     def figure_names(self) -> tuple[str, ...]:
-        """As ``odp.algorithms.capabilities.Diagnosed``."""
         from odp.algorithms.federated.diagnostics import figure_names
 
         return figure_names(self.terms())
@@ -120,7 +119,6 @@ class TaskAlgorithm(Diagnosed):
         return plain(figures_of(terms, released, clip=terms.clip_of(broadcast.dense), noisy=noisy))
 
     def diagnosed(self, releases: Sequence[NoisyTensors], *, epsilon: float) -> Answers:
-        """As ``odp.algorithms.capabilities.Diagnosed``."""
         from odp.algorithms.federated.diagnostics import diagnosed
 
         terms = self.terms()

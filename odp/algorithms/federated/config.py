@@ -102,8 +102,7 @@ def checked_schedule(
             raise ConfigurationError(f"Expected {name}={pair!r} to be pairs (rounds, {second})")
         _validate.integer(low=1, high=MOST_ROUNDS, rounds=pair[0])  # type: ignore[arg-type]
         pairs.append((int(pair[0]), pair[1]))
-    total = sum(length for length, _ in pairs)
-    if total != rounds:
+    if (total := sum(length for length, _ in pairs)) != rounds:
         raise ConfigurationError(f"Expected the {total} rounds of {name} to be rounds={rounds}")
     return tuple(pairs)
 
@@ -419,8 +418,7 @@ def write_label_range(definition: common_pb2.TaskDefinition) -> None:
       ConfigurationError: it is given, or that of a label that is a number is not.
     """
     written, classes = definition.examples, model_of(definition).classes_range
-    has_range = written.label_low < written.label_high
-    if has_range is (classes is not None):
+    if (written.label_low < written.label_high) is (classes is not None):
         raise ConfigurationError(
             f"Expected label_low={written.label_low!r} and label_high={written.label_high!r} to be given where the "
             "label is a number, and only there"

@@ -92,8 +92,7 @@ class Terms:
         Raises:
           ConfigurationError: another training, or a field is missing, out of range, or of another training.
         """
-        training = definition.WhichOneof("training")
-        if training not in _TRAININGS:
+        if (training := definition.WhichOneof("training")) not in _TRAININGS:
             raise ConfigurationError(
                 f"Expected the training of task {definition.name!r} to be one of {', '.join(_TRAININGS)}"
             )

@@ -33,8 +33,7 @@ class SearchState:
         prefixes: list[tuple[int, ...]] = []
         words = list(self.words)
         for cell in heavy_cells.tolist():
-            characters = self._characters(terms, cell)
-            if characters is None:
+            if (characters := self._characters(terms, cell)) is None:
                 continue
             if END in characters or len(characters) == terms.words.length:
                 words.append((characters, float(counts[cell])))

@@ -49,8 +49,7 @@ class WordTerms:
     def of(cls, message: heavy_hitters_pb2.WordTerms) -> WordTerms:
         """Reads and checks the message. Raises ConfigurationError."""
         _validate.identifier(table=message.table)
-        events = EventsTerms.of(message, aggregates=("each",))
-        if events is None:
+        if (events := EventsTerms.of(message, aggregates=("each",))) is None:
             raise ConfigurationError(
                 f"Expected table={message.table!r} to be events.SERVICE: words are texts of events"
             )
@@ -220,8 +219,7 @@ def usable_prefixes(table: Float32Array, depth: int, base: int) -> Int64Array:
 
 def size_of(*, base: int, first: int, prefixes: int) -> int:
     """Numbers of a vector. Raises ConfigurationError where they are more than one vector may have."""
-    size = int(max(base**first, base * prefixes))
-    if size > MAX_SIZE:
+    if (size := int(max(base**first, base * prefixes))) > MAX_SIZE:
         raise ConfigurationError(f"Expected vectors of at most {MAX_SIZE:,} numbers (got {size:,}): lower prefixes")
     return size
 

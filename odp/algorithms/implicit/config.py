@@ -48,8 +48,7 @@ class ImplicitData:
 
     def check(self, ratings: Ratings) -> None:
         """Raises DataError where a value is 0 or less: such a row does not say that something happened."""
-        silent = int((ratings.values <= 0).sum())
-        if silent:
+        if silent := int((ratings.values <= 0).sum()):
             raise DataError(
                 f"{silent:,} rows of data set {ratings.name!r} have a value of 0 or less, which does not say 'seen': "
                 "load the table with implicit=True, or leave them out with ratings.take(ratings.values > 0)"

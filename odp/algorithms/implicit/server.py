@@ -320,8 +320,7 @@ class ImplicitServer:
     def _first_columns(self, head: Int64Array, mass: Float64Array) -> Float64Array:
         """Orthonormal columns [h, rank] that the first factor round measures: what features tell, and random ones."""
         random = public_normals(self._terms.start_seed, (len(head), self._terms.rank))
-        directions = self._feature_directions(head, mass)
-        if directions is None:
+        if (directions := self._feature_directions(head, mass)) is None:
             return orthonormal(random)
         directions = directions[:, : self._terms.rank]
         return orthonormal(np.concatenate((directions, random[:, directions.shape[1] :]), axis=1))

@@ -151,7 +151,8 @@ class _Sketch:
         for start in range(0, len(codes), at_once):
             part = self._buckets(codes[start : start + at_once])
             sums[start : start + at_once] = self._counts[functions, part].sum(axis=1)
-        return sums / self._reports
+        shares: Float64Array = sums / self._reports
+        return shares
 
     def _common(self, left: Int64Array, other: Int64Array) -> Float64Array:
         """A - 1 / buckets of two lists of buckets [n, hashes] and [m, hashes], weighted by reports: float64 [n, m]."""

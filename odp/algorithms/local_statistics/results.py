@@ -72,7 +72,8 @@ class _Answers:
 
     def total(self, values: Float64Array) -> Float64Array:
         """The estimated sum of ``values`` [choices] over all users, from each slot: float64 [slots]."""
-        return self.users * (self.gain * (self.share @ values) - self.shift * values.sum())
+        totals: Float64Array = self.users * (self.gain * (self.share @ values) - self.shift * values.sum())
+        return totals
 
     def covariance(self, first: Float64Array, other: Float64Array) -> Float64Array:
         """Of two such sums, float64 [slots]."""

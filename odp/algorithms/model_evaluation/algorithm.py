@@ -37,8 +37,7 @@ class TaskAlgorithm(DenseInquiry):
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
         terms = self.terms()
-        examples = terms.examples
-        if examples is None:
+        if (examples := terms.examples) is None:
             data = self.definition.data
             events = EventsTerms.of(data, aggregates=tuple(name for name in AGGREGATES if name != "each"))
             return (LocalTable(ROWS, data.table, frozenset({"ratings"}), events, most_rows(events)),)

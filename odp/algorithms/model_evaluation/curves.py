@@ -179,8 +179,7 @@ def _above(counts: Float64Array) -> Float64Array:
 
 def _monotone(counts: Float64Array) -> Float64Array:
     """The nearest counts of the same sum, none negative: zeros where the sum is not positive."""
-    total = float(counts.sum())
-    if total <= 0.0:
+    if (total := float(counts.sum())) <= 0.0:
         return np.zeros_like(counts)
     descending = np.sort(counts)[::-1]
     cut = (np.cumsum(descending) - total) / np.arange(1, len(counts) + 1)

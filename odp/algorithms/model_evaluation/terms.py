@@ -186,8 +186,7 @@ class Terms:
         if len(message.parameters_sha256) != hashlib.sha256().digest_size:
             raise ConfigurationError("Expected parameters_sha256 of 32 bytes")
         _validate.integer(low=1, high=MOST_EXAMPLES, most_examples=message.most_examples)
-        personal = _personal(message)
-        if personal is not None and examples is None:
+        if (personal := _personal(message)) is not None and examples is None:
             raise ConfigurationError("Expected no personal model of rated items: each device solves its own as it is")
         if personal is not None and message.models != 1:
             raise ConfigurationError(f"Expected models={message.models} to be 1 with a personal model")
@@ -302,8 +301,7 @@ def _scalars(message: model_evaluation_pb2.ModelEvaluation, model: TestedModel) 
         if not low < high:
             raise ConfigurationError(f"Expected loss_low={low!r} to be below loss_high={high!r}")
         scalars.append(Scalar("loss", low, high))
-    tops = tuple(message.top)
-    if tops and model.classes_range is None:
+    if (tops := tuple(message.top)) and model.classes_range is None:
         raise ConfigurationError(f"Expected no top={list(tops)}: the model predicts numbers, and no classes")
     if len(tops) > MOST_TOPS or tops != tuple(sorted(set(tops))):
         raise ConfigurationError(f"Expected top={list(tops)} to be at most {MOST_TOPS} ascending whole numbers")
@@ -314,8 +312,7 @@ def _scalars(message: model_evaluation_pb2.ModelEvaluation, model: TestedModel) 
 
 
 def _ranked(message: model_evaluation_pb2.ModelEvaluation, model: TestedModel) -> tuple[Scalar, ...]:
-    tops = tuple(message.ranked)
-    if not tops:
+    if not (tops := tuple(message.ranked)):
         return ()
     if not model.ranked_items:
         raise ConfigurationError(f"Expected no ranked={list(tops)}: the model ranks no items that people chose")

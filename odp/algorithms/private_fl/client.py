@@ -40,4 +40,5 @@ class PrivateClient(FederatedClient):
     def _sent(self, moved: Float32Array) -> Float32Array:
         # A source of its own for each report: clients are shared by threads, and a source is not.
         source = self._source if self._source is not None else RandomSource()
-        return self._reports.randomized(moved[None], source=source)[0]
+        report: Float32Array = self._reports.randomized(moved[None], source=source)[0]
+        return report

@@ -101,8 +101,7 @@ def check_queries(queries: Sequence[statistics_pb2.StatisticsQuery]) -> None:
 def kind_of(query: statistics_pb2.StatisticsQuery) -> tuple[str, HistogramPart | MeanPart]:
     """(column, part) of a query. Raises ConfigurationError where a number of it is missing or out of range."""
     column = _COLUMN_NAMES.get(query.column, "")
-    kind = query.WhichOneof("kind")
-    if kind == "mean":
+    if (kind := query.WhichOneof("kind")) == "mean":
         mean = query.mean
         if column != "value":
             raise ConfigurationError(f"Expected column={column!r} of the mean {query.name!r} to be value")
@@ -125,8 +124,7 @@ def kind_of(query: statistics_pb2.StatisticsQuery) -> tuple[str, HistogramPart |
         edges = _edges(query.name, histogram)
     elif histogram.edges:
         raise ConfigurationError(f"Expected the histogram {query.name!r} of items to have bins and no edges")
-    counting = _COUNTING_NAMES.get(histogram.counting)
-    if counting is None:
+    if (counting := _COUNTING_NAMES.get(histogram.counting)) is None:
         raise ConfigurationError(
             f"Expected counting of the histogram {query.name!r} to be one of {', '.join(COUNTINGS)}"
         )

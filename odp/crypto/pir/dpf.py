@@ -195,7 +195,8 @@ def _hash(key: bytes, states: UInt64Array) -> UInt64Array:
 
 def _full(bits: Any) -> UInt64Array:
     """All bits of a word where ``bits`` is 1, none where it is 0."""
-    return np.uint64(0) - bits
+    words: UInt64Array = np.uint64(0) - bits
+    return words
 
 
 def _levels(size: int) -> int:

@@ -133,7 +133,8 @@ class Layout:
                 left = left ^ outputs[right]
             else:
                 right = right ^ outputs[left]
-        return (left << self._right_bits) | right
+        mixed: Int64Array = (left << self._right_bits) | right
+        return mixed
 
 
 def _sizes(keys: int) -> tuple[int, int]:

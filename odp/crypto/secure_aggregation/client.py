@@ -200,8 +200,7 @@ class Client:
                 )
             self._partners = senders
             for sender, sealed in zip(senders, inbox.sealed, strict=True):
-                opened = self._open(sender, sealed)
-                if opened is not None:
+                if (opened := self._open(sender, sealed)) is not None:
                     self._inbox[sender] = opened
             if len(self._inbox) < session.parameters.threshold:
                 raise PrivacyError(
@@ -290,8 +289,7 @@ class Client:
             raise PrivacyError("the server lists this client as dropped, although it sent its vector")
         if self._partners != [neighbour for neighbour in self._neighbours if shared[neighbour]]:
             raise PrivacyError("the server names other neighbours that shared than before")
-        count = int(alive.sum())
-        if count < self._configuration.minimum:
+        if (count := int(alive.sum())) < self._configuration.minimum:
             raise PrivacyError(f"{count} survivors are fewer than the minimum {self._configuration.minimum}")
         surviving = int(alive[self._neighbours].sum())
         if surviving < self._session.parameters.threshold:

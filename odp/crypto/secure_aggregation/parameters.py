@@ -135,8 +135,7 @@ def find(*, clients: int, threat: Threat) -> Parameters:
     if not is_withstood(clients=clients, threat=threat):
         raise PrivacyError(_infeasible(clients, threat))
     for neighbours in [*range(2, clients - 1, 2), clients - 1]:
-        thresholds = _thresholds(clients, neighbours, threat)
-        if thresholds is not None:
+        if (thresholds := _thresholds(clients, neighbours, threat)) is not None:
             return Parameters(neighbours, thresholds[0])
     raise PrivacyError(_infeasible(clients, threat))
 
@@ -180,7 +179,8 @@ def fewest_honest(*, minimum: int, maximum: int, threat: Threat) -> int:
 
 
 def _parts(fraction: float, of: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.floor((fraction + _ROUNDING) * of).astype(np.int64)
+    parts: npt.NDArray[np.int64] = np.floor((fraction + _ROUNDING) * of).astype(np.int64)
+    return parts
 
 
 def _part(fraction: float, of: int) -> int:
@@ -228,8 +228,7 @@ def _infeasible(clients: int, threat: Threat) -> str:
         else f"{corrupt} corrupt clients"
     )
     ways = []
-    enough = _enough_clients(clients, threat)
-    if enough is not None:
+    if (enough := _enough_clients(clients, threat)) is not None:
         ways.append(f"gather at least {enough}")
     if most >= 0:
         ways.append(f"expect at most corrupt={math.floor(1000 * most / (threat.roster or clients)) / 1000:g}")

@@ -70,8 +70,7 @@ def require_equal(functions: Functions, program: Program) -> None:
     except (ProgramFailed, DataError) as error:
         raise ConfigurationError(f"Expected a model that LiteRT runs; it fails: {error}") from None
     for what, numbers in expected.items():
-        difference = _difference(numbers, computed[what])
-        if difference is not None:
+        if (difference := _difference(numbers, computed[what])) is not None:
             raise ConfigurationError(
                 f"Expected the program to compute what the model does: {what} differs by {difference} on random "
                 "examples. The converter dropped or changed a part of the model; write its activations and reshapes as "
@@ -233,15 +232,13 @@ def _uncropped(slope: Any, image: Any) -> Any:
 
 
 def _average_pool(op: Any, slope: Any) -> Any:
-    windows = _windows(op)
-    if windows is None:
+    if (windows := _windows(op)) is None:
         return _tensorflow_gradient(op, slope)
     return _uncropped(_spread(slope / (windows[0] * windows[1]), *windows), op.inputs[0])
 
 
 def _max_pool(op: Any, slope: Any) -> Any:
-    windows = _windows(op)
-    if windows is None:
+    if (windows := _windows(op)) is None:
         return _tensorflow_gradient(op, slope)
     image, pooled = op.inputs[0], op.outputs[0]
     batch, height, width, channels = pooled.shape

@@ -84,8 +84,7 @@ class OwnProgram:
         round: int,
     ) -> Float32Array:
         """``start`` [size] with local parameters as a device with these examples has them. Raises ProgramFailed."""
-        local = local_steps(training, len(targets), seed=seed, round=round)
-        if local is None:
+        if (local := local_steps(training, len(targets), seed=seed, round=round)) is None:
             return start
         return self._runner.reconstructed(
             start, inputs_of(self._program, features), targets_of(self._program, targets), local

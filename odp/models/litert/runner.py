@@ -195,8 +195,7 @@ def _check_graph(graph: Any, operations: list[str], buffers: list[int]) -> None:
 
 
 def _bytes_of(tensor: Any) -> int:
-    kind = _types().get(tensor.Type(), "?")
-    if kind not in _BYTES:
+    if (kind := _types().get(tensor.Type(), "?")) not in _BYTES:
         raise ConfigurationError(f"Expected tensors of {', '.join(sorted(_BYTES))}; {_name(tensor)} has another type")
     shape = _shape(tensor)
     if min(shape, default=0) < 0 or min(_signature(tensor), default=0) < 0:

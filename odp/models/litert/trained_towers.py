@@ -99,7 +99,6 @@ class TrainedTowers(TrainedNetwork):
         return self
 
     def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedTowers:
-        """As ``TrainedNetwork.on_device``."""
         network = super().on_device(trainer, training)
         return TrainedTowers(
             network.program, self._start_sha256, items=self.items, negatives=self.negatives,

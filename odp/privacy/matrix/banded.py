@@ -117,18 +117,18 @@ class BandedMatrix:
         """Norm of each row of A C^-1, float64 [rounds]. Time O(rounds bands) for Toeplitz, else O(rounds^2 bands)."""
         if self._toeplitz:
             inverse = _series_inverse(self.diagonals[-1] * 2.0**-self.bits, self.rounds)
-            return np.sqrt(np.cumsum(np.square(np.cumsum(inverse))))
+            by_row: Float64Array = np.sqrt(np.cumsum(np.square(np.cumsum(inverse))))
+            return by_row
         from scipy.linalg import solve_triangular
 
         inverse = solve_triangular(self.matrix(), np.eye(self.rounds), lower=True)
-        return np.linalg.norm(np.cumsum(inverse, axis=0), axis=1)
+        norms: Float64Array = np.linalg.norm(np.cumsum(inverse, axis=0), axis=1)
+        return norms
 
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> BandedEncoder:
-        """As ``EncoderMatrix.encoder``."""
         return BandedEncoder(self, size, limit, state)
 
     def decoder(self, size: int, *, state: bytes | None = None) -> BandedDecoder:
-        """As ``EncoderMatrix.decoder``."""
         return BandedDecoder(self, size, state)
 
     def _column_squares(self) -> list[int]:
@@ -153,7 +153,6 @@ class BandedEncoder:
             self.round = encoding.unpacked(b"BAND", self._digest, size, [self._past], state, rounds=matrix.rounds)
 
     def step(self, total: Int64Array) -> Int64Array:
-        """As ``Encoder.step``."""
         matrix, round, window = self._matrix, self.round, len(self._past)
         encoding.checked(total, size=self._size, round=round, rounds=matrix.rounds, limit=self._limit)
         weights = matrix.diagonals[round]
@@ -174,7 +173,6 @@ class BandedEncoder:
 
     @property
     def state_bytes(self) -> int:
-        """As ``Encoder.state_bytes``."""
         return encoding.packed_bytes([self._past])
 
 
@@ -193,7 +191,6 @@ class BandedDecoder:
             self.round = encoding.unpacked(b"BDEC", self._digest, size, arrays, state, rounds=matrix.rounds)
 
     def step(self, release: npt.NDArray[np.number]) -> Float64Array:
-        """As ``Decoder.step``."""
         matrix, round, window = self._matrix, self.round, len(self._past)
         encoding.checked(release, size=self._size, round=round, rounds=matrix.rounds)
         weights = matrix.diagonals[round].astype(np.float64)
@@ -227,4 +224,5 @@ def _series_inverse(coefficients: Float64Array, count: int) -> Float64Array:
 
     impulse = np.zeros(count)
     impulse[0] = 1.0
-    return lfilter([1.0], coefficients, impulse)
+    inverse: Float64Array = lfilter([1.0], coefficients, impulse)
+    return inverse

@@ -108,14 +108,13 @@ class BufferedMatrix:
     def noise_factors(self) -> Float64Array:
         """Norm of each row of A C^-1, float64 [rounds]."""
         inverse = inverse_coefficients(np.array(self.scales) / _UNIT, np.array(self.decays) / _UNIT, self.rounds)
-        return np.sqrt(np.cumsum(np.square(np.cumsum(inverse))))
+        by_row: Float64Array = np.sqrt(np.cumsum(np.square(np.cumsum(inverse))))
+        return by_row
 
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> BufferedEncoder:
-        """As ``EncoderMatrix.encoder``."""
         return BufferedEncoder(self, size, limit, state)
 
     def decoder(self, size: int, *, state: bytes | None = None) -> BufferedDecoder:
-        """As ``EncoderMatrix.decoder``."""
         return BufferedDecoder(self, size, state)
 
 
@@ -134,7 +133,6 @@ class BufferedEncoder:
             self.round = encoding.unpacked(b"BLTE", matrix.digest, size, [self._buffers], state, rounds=matrix.rounds)
 
     def step(self, total: Int64Array) -> Int64Array:
-        """As ``Encoder.step``."""
         matrix = self._matrix
         encoding.checked(total, size=self._size, round=self.round, rounds=matrix.rounds, limit=self._limit)
         encoded = np.empty(self._size, dtype=np.int64)
@@ -158,7 +156,6 @@ class BufferedEncoder:
 
     @property
     def state_bytes(self) -> int:
-        """As ``Encoder.state_bytes``."""
         return encoding.packed_bytes([self._buffers])
 
 
@@ -176,7 +173,6 @@ class BufferedDecoder:
             self.round = encoding.unpacked(b"BLTD", matrix.digest, size, arrays, state, rounds=matrix.rounds)
 
     def step(self, release: npt.NDArray[np.number]) -> Float64Array:
-        """As ``Decoder.step``."""
         matrix = self._matrix
         encoding.checked(release, size=self._size, round=self.round, rounds=matrix.rounds)
         row = release.astype(np.float64) / _UNIT

@@ -124,8 +124,7 @@ class ParticipationRecord:
             _validate.integer(low=len(users), high=len(users), distinct_pseudonyms=len(set(users)))
             _validate.integer(low=_ID_BYTES, high=_ID_BYTES, bytes_of_pseudonym=min(map(len, users)))
             _validate.integer(low=_ID_BYTES, high=_ID_BYTES, bytes_of_pseudonym=max(map(len, users)))
-        refused = sum(not self.admits(user, round) for user in users)
-        if refused:
+        if refused := sum(not self.admits(user, round) for user in users):
             raise PrivacyError(
                 f"{refused} of {len(users)} contributions to round {round} are refused: a user takes part at most "
                 f"{self.allowed.most} times, at least {self.allowed.separation} rounds apart"
@@ -277,7 +276,8 @@ def _heaviest(values: NDArray[np.floating], allowed: Participation, most: int) -
             np.add(best[max(0, place - allowed.separation)], column, out=row)
             np.maximum(after[place - 1], row, out=row)
         best, after = after, best
-    return best[-1]
+    heaviest: NDArray[np.floating] = best[-1]
+    return heaviest
 
 
 # For blocks of a tree: (rounds of the user in the block, sum of squares) -> the earliest possible last round of the

@@ -66,11 +66,9 @@ class TreeMatrix:
         return np.sqrt(np.array([end.bit_count() for end in range(1, self.rounds + 1)], dtype=np.float64))
 
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> TreeEncoder:
-        """As ``EncoderMatrix.encoder``."""
         return TreeEncoder(self, size, limit, state)
 
     def decoder(self, size: int, *, state: bytes | None = None) -> TreeDecoder:
-        """As ``EncoderMatrix.decoder``."""
         return TreeDecoder(self, size, state)
 
 
@@ -87,14 +85,14 @@ class TreeEncoder:
             self.round = encoding.unpacked(b"TREE", matrix.digest, size, [self._nodes], state, rounds=matrix.rounds)
 
     def step(self, total: Int64Array) -> Int64Array:
-        """As ``Encoder.step``."""
         encoding.checked(total, size=self._size, round=self.round, rounds=self._matrix.rounds, limit=self._limit)
         level = _level(self.round + 1)
         node = total + self._nodes[:level].sum(axis=0)
         self._nodes[:level] = 0  # part of the new node, and of no later one
         self._nodes[level] = node
         self.round += 1
-        return node
+        encoded: Int64Array = node
+        return encoded
 
     def to_bytes(self) -> bytes:
         """The state."""
@@ -102,7 +100,6 @@ class TreeEncoder:
 
     @property
     def state_bytes(self) -> int:
-        """As ``Encoder.state_bytes``."""
         return encoding.packed_bytes([self._nodes])
 
 
@@ -118,13 +115,13 @@ class TreeDecoder:
             self.round = encoding.unpacked(b"TDEC", matrix.digest, size, [self._nodes], state, rounds=matrix.rounds)
 
     def step(self, release: npt.NDArray[np.number]) -> Float64Array:
-        """As ``Decoder.step``."""
         encoding.checked(release, size=self._size, round=self.round, rounds=self._matrix.rounds)
         level = _level(self.round + 1)
         self._nodes[:level] = 0.0
         self._nodes[level] = release
         self.round += 1
-        return self._nodes.sum(axis=0)
+        estimate: Float64Array = self._nodes.sum(axis=0)
+        return estimate
 
     def to_bytes(self) -> bytes:
         """The state."""

@@ -89,7 +89,8 @@ class _Noisy:
         below, part = self._between(values)
         noise = self._noise(len(below), source)  # drawn alike for all values
         rounded = below + (source.uniforms(len(below)) < part)
-        return np.clip(rounded + noise, -self._margin, self.steps + self._margin)
+        answers: Int64Array = np.clip(rounded + noise, -self._margin, self.steps + self._margin)
+        return answers
 
     def decode(self, answers: Int64Array) -> Float64Array:
         """Unbiased numbers from answers, float64 [n]."""

@@ -116,7 +116,8 @@ def _differences() -> npt.NDArray[np.int8]:
 
 
 def _tails_of_byte(byte: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    return np.bitwise_count((byte & -byte) - 1).astype(np.intp)
+    tails: npt.NDArray[np.intp] = np.bitwise_count((byte & -byte) - 1).astype(np.intp)
+    return tails
 
 
 #: Dimensions, and the range of epsilon, that the arithmetic of this module was checked for.

@@ -269,4 +269,5 @@ def _remainder(counts: Float64Array) -> Float64Array:
     series = (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / n**2) / n**2) / n**2) / n**2) / n
     few = np.minimum(counts, _FEW)
     exact = special.gammaln(few + 1.0) - (0.5 * np.log(2.0 * math.pi * few) + few * (np.log(few) - 1.0))
-    return np.where(counts < _FEW, exact, series)
+    remainders: Float64Array = np.where(counts < _FEW, exact, series)
+    return remainders

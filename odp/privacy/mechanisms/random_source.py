@@ -226,7 +226,8 @@ class RandomSource(threading.local):
             number[going] += scale
         negative = self.words(len(number)) >> np.uint64(63) == 1
         single = ~negative | (number > 0)  # zero has one sign
-        return np.where(negative, -number, number)[single]
+        signed: Int64Array = np.where(negative, -number, number)[single]
+        return signed
 
     def _fill_normals(self, out: Float64Array) -> None:
         """The ziggurat: a layer, then a place in it, which is under the curve but for 1.2 % of the draws."""

@@ -215,8 +215,7 @@ def _below(high: int, random_bits: Callable[[int], int]) -> int:
     """Uniform from 0 to ``high`` - 1, by rejection: exact."""
     bits = (high - 1).bit_length()
     while True:
-        value = random_bits(bits)
-        if value < high:
+        if (value := random_bits(bits)) < high:
             return value
 
 

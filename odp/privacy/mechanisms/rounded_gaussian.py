@@ -417,4 +417,5 @@ def _correction(ratio: float, number: NDArray[np.int64]) -> NDArray[np.float64]:
     second = (square - 1.0) / 24.0
     fourth = (square * square - 6.0 * square + 3.0) / 1920.0
     narrow = ratio**-2.0
-    return 1.0 + narrow * (second + narrow * fourth)
+    result: NDArray[np.float64] = 1.0 + narrow * (second + narrow * fourth)
+    return result

@@ -111,8 +111,7 @@ class Step:
             )
         for name in ("added", "retired"):
             check_keys(getattr(self, name), name=name)
-        both = set(self.added).intersection(self.retired)
-        if both:
+        if both := set(self.added).intersection(self.retired):
             raise ConfigurationError(f"Expected the key {min(both)!r} to be added or retired, not both in one step")
         if list(self.withdrawn) != sorted(set(self.withdrawn)) or not all(
             0 < version < self.version for version in self.withdrawn

@@ -34,8 +34,7 @@ def carried_terms(task: Task, *, noise: bool) -> Terms:
     if task.count_usable is not None:
         raise ConfigurationError(f"Expected count_usable=None: {_PROCESS} asks no question before its rounds")
     definition = task.definition()
-    training = definition.WhichOneof("training")
-    if training not in _CARRIED:
+    if (training := definition.WhichOneof("training")) not in _CARRIED:
         reason = _LEFT_OUT.get(training, f"training={training!r}, of which {_PROCESS} has nothing")
         raise ConfigurationError(f"Expected a task of odp.DPFedAvg or odp.DPSGD (got {reason})")
     terms, cohort = Terms.of(definition), definition.cohort

@@ -213,7 +213,8 @@ def _simulate_reports(
 
 def _with_left_out(answers: Any, left_out: Mapping[str, LeftOut]) -> Answers:
     """The answers with what they leave out."""
-    return replace(answers, left_out=left_out) if left_out else answers
+    complete: Answers = replace(answers, left_out=left_out) if left_out else answers
+    return complete
 
 
 def require_answer_options(kind: str, **options: object) -> None:

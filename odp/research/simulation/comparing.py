@@ -155,8 +155,7 @@ class Comparison:
 
     def _verdict(self) -> str:
         """The best private method at the largest ε, in one line."""
-        best = self._best()
-        if not best:
+        if not (best := self._best()):
             return "no method of this comparison is private"
         score = f"{self.metrics[0].name} {self.mean(best, -1):.4f}"
         return f"{best} is the best private method at ε = {self.epsilons[-1]:g}: {score}"

@@ -351,8 +351,7 @@ def simulate(
         progress = None if on_users is None else partial(_tell, on_users, number, server.rounds)
         selected: Int64Array | None = None
         contributions = split.train.n_users
-        sampling = sampling_of(definition, number)
-        if sampling is not None:
+        if (sampling := sampling_of(definition, number)) is not None:
             selected = draw_users(split.train, sampling, round=number, seed=seed)
         elif definition.cohort.schedule:
             selected = first_users(split.train, goal_of(definition.cohort, number), round=number, seed=seed)

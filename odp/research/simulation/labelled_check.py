@@ -300,8 +300,7 @@ def _listed(names: npt.NDArray[Any]) -> str:
 def _of_numbers(numbers: npt.NDArray[np.float64]) -> Proposal:
     if not len(numbers) or (numbers.min() == numbers.max() and np.isfinite(numbers[0])):
         return Proposal(None, "one number in all rows" if len(numbers) else "no numbers")
-    bounds = _range(numbers)
-    if bounds is None:
+    if (bounds := _range(numbers)) is None:
         return Proposal(None, f"numbers beyond {_ROUND[-1]:g}, such as dates or ids")
     low, high = bounds
     outside = int(((numbers < low) | (numbers > high)).sum())
@@ -354,8 +353,7 @@ def _model(
             "they are public, or take their rows out, since a simulation refuses them"
         )
         return model, data, f"{len(names)} classes, guessed{others if rare else ''}"
-    bounds = _range(present.astype(np.float64))
-    if bounds is None:
+    if (bounds := _range(present.astype(np.float64))) is None:
         return None, None, f"labels beyond {_ROUND[-1]:g}"
     low, high = bounds
     return (

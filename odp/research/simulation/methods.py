@@ -109,8 +109,7 @@ def _ranked(of: Callable[[Task, Split, int], Ranking | Tuned | None]) -> Score:
     """Recall and NDCG at the first cutoff: 20, or fewer where the catalogue is smaller."""
 
     def score(task: Task, split: Split, seed: int) -> Outcome:
-        outcome = of(task, split, seed)
-        if outcome is None:
+        if (outcome := of(task, split, seed)) is None:
             raise DataError(f"the test part of data set {split.test.name!r} has no items; use a larger data set")
         ranking, settings = (outcome.ranking, outcome.settings) if isinstance(outcome, Tuned) else (outcome, {})
         return Outcome((next(iter(ranking.recall.values())), next(iter(ranking.ndcg.values()))), settings)

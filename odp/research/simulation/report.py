@@ -23,8 +23,7 @@ def shown_to_people(diagnostics: Mapping[str, Any], quality: Quality) -> list[st
 
 
 def _lists(diagnostics: Mapping[str, Any]) -> list[str]:
-    exposure = diagnostics.get("exposure")
-    if exposure is None:
+    if (exposure := diagnostics.get("exposure")) is None:
         return []
     name = look(exposure["baseline_name"]).name
     model, baseline = exposure["model"], exposure["baseline"]

@@ -54,8 +54,7 @@ def check_broadcast(definition: common_pb2.TaskDefinition) -> None:
     if not definition.HasField("broadcast"):
         return
     terms = definition.broadcast
-    slices = algorithm_for(definition).rows_per_request
-    if slices is None:
+    if (slices := algorithm_for(definition).rows_per_request) is None:
         raise ConfigurationError("Expected no broadcast terms in a task whose devices fetch no rows")
     if terms.method not in WIRE_METHODS.values():
         raise ConfigurationError(f"Expected broadcast.method={terms.method} to be a method that this version knows")

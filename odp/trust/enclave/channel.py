@@ -78,8 +78,7 @@ class Connection:
             StateError: the other end is gone.
         """
         pieces = message.pieces if isinstance(message, Encoded) else (message.SerializeToString(),)
-        length = sum(map(len, pieces))
-        if length > MAX_FRAME_BYTES:
+        if (length := sum(map(len, pieces))) > MAX_FRAME_BYTES:
             raise ConfigurationError(f"Expected a message of at most {MAX_FRAME_BYTES} bytes, got {length}")
         parts = _joined([_HEADER.pack(length, number), *pieces])
         try:
@@ -96,8 +95,7 @@ class Connection:
             StateError: a frame is too long or was cut.
         """
         try:
-            header = self._reader.read(_HEADER.size)
-            if not header:
+            if not (header := self._reader.read(_HEADER.size)):
                 return None
             if len(header) == _HEADER.size:
                 length, number = _HEADER.unpack(header)
@@ -228,8 +226,7 @@ class Client:
             answered.release()
 
         self.send(request, done)
-        seconds = self._seconds
-        if seconds is None:
+        if (seconds := self._seconds) is None:
             kind = request.call if isinstance(request, Encoded) else request.WhichOneof("call")
             seconds = LONG_CALL_SECONDS if kind in _LONG_CALLS else CALL_SECONDS
         if not answered.acquire(timeout=seconds):
@@ -432,8 +429,7 @@ def serve(connection: Connection, requests: type[Message], routes: Mapping[str, 
             request = requests.FromString(payload)
         except DecodeError:
             request = requests()
-        route = routes.get(request.WhichOneof("call") or "")
-        if route is None:
+        if (route := routes.get(request.WhichOneof("call") or "")) is None:
             route = _ALIVE if request.WhichOneof("call") == "ping" else _UNKNOWN
         if isinstance(route, BatchRoute):
             batches[request.WhichOneof("call") or ""].put(number, request)

@@ -108,7 +108,8 @@ def start(connection: Connection, sealed_keys: bytes | None) -> bytes:
         StateError: the enclave is gone.
     """
     connection.send(0, EnclaveRequest(start=EnclaveStart(sealed_keys=sealed_keys or b"")))
-    return answered(connection).started.sealed_keys
+    sealed: bytes = answered(connection).started.sealed_keys
+    return sealed
 
 
 def wait_ready(connection: Connection) -> None:

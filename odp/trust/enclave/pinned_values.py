@@ -37,8 +37,7 @@ class PinnedValues:
 
     def __call__(self) -> ReferenceValues:
         with self._lock:
-            stamp = _stamp(self._path)
-            if stamp != self._stamp:
+            if (stamp := _stamp(self._path)) != self._stamp:
                 self._stamp = stamp
                 self._read()
             return self._values

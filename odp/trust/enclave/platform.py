@@ -172,8 +172,7 @@ class EmulatedPlatform:
         """
         owner_files.make_private_folder(folder, marker=CHIP_FILE)
         with owner_files.locked(folder / "platform.lock"):
-            data = owner_files.read_private(folder / CHIP_FILE, limit=_LARGEST_FILE)
-            if data is not None:
+            if (data := owner_files.read_private(folder / CHIP_FILE, limit=_LARGEST_FILE)) is not None:
                 platform = cls(folder, *_parse_platform(data, folder), clock=clock)
                 _require_slots(folder)
                 return platform
@@ -251,8 +250,7 @@ class EmulatedCounter:
             raise StateError(f"counter {self._name!r} cannot go down from {expected} to {to}")
         with self._health, owner_files.locked(self._folder / "counters.lock"):
             counters = _read_counters(self._folder)
-            present = counters.get(self._name, 0)
-            if present not in (expected, to):
+            if (present := counters.get(self._name, 0)) not in (expected, to):
                 raise StateError(f"counter {self._name!r} is at {present}, not at {expected}: this is old state")
             # Also where it stands there already: an earlier process may have ended before that was on the disk.
             _write_counters(self._folder, {**counters, self._name: to})
@@ -260,8 +258,7 @@ class EmulatedCounter:
 
 def _read_counters(folder: Path) -> dict[str, int]:
     path = folder / "counters.json"
-    data = owner_files.read_private(path, limit=_LARGEST_FILE)
-    if data is None:
+    if (data := owner_files.read_private(path, limit=_LARGEST_FILE)) is None:
         raise StateError(f"{path} is gone: without its counters this platform cannot detect old state")
     try:
         values = json.loads(data)

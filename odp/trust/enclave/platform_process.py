@@ -81,8 +81,7 @@ class PlatformProcess:
             os.waitpid(self._enclave, 0)
 
     def _launch(self) -> tuple[socket.socket, Health]:
-        request = receive_frame(self._control)
-        if request is None:
+        if (request := receive_frame(self._control)) is None:
             raise StateError("the host ended")
         policy, debug = bytes.fromhex(request["policy"]), bool(request["debug"])
         role = EnclavePolicy.from_bytes(policy).role
@@ -112,8 +111,7 @@ class PlatformProcess:
             if any(descriptor == self._control.fileno() for descriptor, _ in events):
                 return  # the host sends nothing after its request: this is its end
             try:
-                call = receive_frame(connection)
-                if call is None:
+                if (call := receive_frame(connection)) is None:
                     self._tell_host(error_frame(StateError("the enclave ended while it started")))
                     return
                 send_frame(connection, self._answer(call))
@@ -140,8 +138,7 @@ class PlatformProcess:
             "failed": self._failed,
         }
         try:
-            wanted = calls.get(_text(call, "call"))
-            if wanted is None:
+            if (wanted := calls.get(_text(call, "call"))) is None:
                 raise ConfigurationError("Expected a call that a platform knows")
             return {"ok": wanted(call)}
         except OdpError as error:
@@ -208,8 +205,7 @@ def _start(
         outside = kernel.links()
         for names in kernel.ATTEMPTS:
             flags = kernel.flags_of(names)
-            process = _clone(flags)
-            if process == 0:
+            if (process := _clone(flags)) == 0:
                 end_with_parent()
                 # Still this program: the enclave cannot report what only the platform knows.
                 reporting.write((" ".join(kernel.apart(outside)) + "\n").encode())

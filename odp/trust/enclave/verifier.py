@@ -165,8 +165,7 @@ def verify_evidence(
             Reason.EMULATED_NOT_ALLOWED,
             "the enclave runs on an emulated platform; set allow_emulated in the reference values to accept that",
         )
-    outdated = chip.tcb.below(reference_values.minimum_tcb)
-    if outdated is not None:
+    if (outdated := chip.tcb.below(reference_values.minimum_tcb)) is not None:
         raise AttestationError(Reason.TCB_OUTDATED, f"the platform's firmware component {outdated!r} is out of date")
     if claims.software_name != f"odp-{wanted}":
         raise AttestationError(

@@ -146,8 +146,7 @@ class Issuer:
             if not 0 <= now - self._pruned < _PRUNE_SECONDS:
                 self._storage.prune(self._sweeps.now())
                 self._pruned = now
-            record = self._storage.key(wanted.task_sha256, wanted.round)
-            if record is None:
+            if (record := self._storage.key(wanted.task_sha256, wanted.round)) is None:
                 record = self._make(definition, wanted.task_sha256, wanted.round, now)
             if record.private_key is None or record.not_after < now:
                 raise EnrolmentError(f"the token key of round {wanted.round} has ended: the round is over")
@@ -233,12 +232,10 @@ class Issuer:
 
     def _signer(self, sha256: bytes, round: int) -> BlindSigner:
         with self._signers_lock:
-            cached = self._signers.get((sha256, round))
-            if cached is not None:
+            if (cached := self._signers.get((sha256, round))) is not None:
                 self._signers.move_to_end((sha256, round))
                 return cached
-        record = self._storage.key(sha256, round)
-        if record is None:
+        if (record := self._storage.key(sha256, round)) is None:
             raise NotFound(f"this issuer has no token key of round {round} of that task")
         if record.private_key is None:
             raise EnrolmentError(self._refusal(Grant.ENDED, round))

@@ -56,8 +56,7 @@ def audit(source: LogSource, reference_values: ReferenceValues) -> AuditReport:
         ConfigurationError: the reference values pin no log.
         ServiceError: the source did not answer.
     """
-    policy = reference_values.log
-    if policy is None:
+    if (policy := reference_values.log) is None:
         raise ConfigurationError("Expected reference values with a log: they pin nothing to audit against")
     verified = _newest(source, policy)
     tree = verified.checkpoint
@@ -92,8 +91,7 @@ def _check_values(source: LogSource, number: int, entry: ReleaseEntry) -> None:
     release = common_pb2.Release.FromString(entry.release)
     if not release.values_sha256:
         return
-    pieces = source.values(release.values_sha256)
-    if pieces is None:
+    if (pieces := source.values(release.values_sha256)) is None:
         return
     try:
         for _ in checked_values(release, pieces):

@@ -293,8 +293,7 @@ def decode(data: bytes) -> Entry:
     Raises:
         ConfigurationError: it is no entry of this version.
     """
-    kind = type_of(data[:HEAD_BYTES])
-    if kind is None or len(data) > LARGEST_ENTRY:
+    if (kind := type_of(data[:HEAD_BYTES])) is None or len(data) > LARGEST_ENTRY:
         raise ConfigurationError("Expected an entry of the log, of a type that this version knows")
     values, at = [], HEAD_BYTES
     for _ in dataclasses.fields(kind):

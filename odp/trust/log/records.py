@@ -223,8 +223,7 @@ class Records:
 
     def _charter(self, entry: CharterEntry) -> None:
         charter = open_charter(entry.signed)
-        before = self._charters.get(charter.population)
-        if before is None:
+        if (before := self._charters.get(charter.population)) is None:
             check_founding(charter, self._founders())
         else:
             check_succession(charter, before)
@@ -240,8 +239,7 @@ class Records:
         self._charter_of(definition.population).require_owner(definition.developer_key, of=f"task {definition.name!r}")
 
     def _charter_of(self, population: str) -> Charter:
-        charter = self._charters.get(population)
-        if charter is None:
+        if (charter := self._charters.get(population)) is None:
             raise _Wrong(f"population {population!r} has no charter in the log before it")
         return charter
 
@@ -255,8 +253,7 @@ class Records:
     def _task(self, entry: TaskEntry) -> None:
         definition = open_task(entry.signed)
         self._require_owner(definition)
-        named = named_in(definition)
-        if named is not None:
+        if (named := named_in(definition)) is not None:
             require_named(self._catalogues.get(definition.population), named)
         algorithm = algorithm_for(definition)
         planned = len(algorithm.planned_releases())
@@ -393,8 +390,7 @@ class Records:
 
     def _check_charge(self, ledger: _Ledger, release: common_pb2.Release, task: _Task) -> None:
         task_id = release.task_sha256.hex()
-        charge = ledger.charges.pop((task_id, release.round), None)
-        if charge is None:
+        if (charge := ledger.charges.pop((task_id, release.round), None)) is None:
             raise _Wrong(f"it does not charge the release of round {release.round}")
         if charge.events != task.charges(release.round):
             raise _Wrong(f"its charge of round {release.round} is not that of the release")
@@ -407,8 +403,7 @@ class Records:
             raise _Wrong(f"it seals another release of round {release.round} than the one in the log before it")
 
     def _task_of(self, sha256: bytes) -> _Task:
-        task = self._tasks.get(sha256)
-        if task is None:
+        if (task := self._tasks.get(sha256)) is None:
             raise _Wrong(f"task {sha256[:6].hex()} is not in the log before it")
         return task
 

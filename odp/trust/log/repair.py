@@ -188,8 +188,7 @@ def _longest(candidates: Iterable[Sequence[bytes]], trees: Sequence[_KnownTree])
     failed = ""
     for entries in sorted(candidates, key=len, reverse=True):
         leaves = [merkle.leaf_hash(entry) for entry in entries]
-        missing = next((tree for tree in trees if not _begins(leaves, tree.tree)), None)
-        if missing is None:
+        if (missing := next((tree for tree in trees if not _begins(leaves, tree.tree)), None)) is None:
             return entries
         failed = failed or f"{missing.source} is of {missing.tree.size} entries that these {len(entries)} do not have"
     raise StateError(f"the log cannot be restored: {failed}; give --from a newer copy, nothing was changed")

@@ -71,8 +71,7 @@ class Witness:
             StateError: the witness's own files cannot be read or written: nothing was cosigned.
         """
         origin = Checkpoint.from_body(Note.parse(note).body).origin
-        policy = self._logs.get(origin)
-        if policy is None:
+        if (policy := self._logs.get(origin)) is None:
             raise refused(LogReason.WRONG_ORIGIN, f"this witness does not know a log {origin!r}")
         checkpoint = verify_checkpoint(note, policy).checkpoint
         with self._lock:
@@ -105,8 +104,7 @@ class Witness:
     def last(self, origin: str) -> Checkpoint:
         """The last cosigned checkpoint of a log; an empty tree before the first. Raises StateError."""
         self._state.require_not_lost(_file(origin), beside=_marker(origin))
-        stored = self._state.read(_file(origin))
-        if stored is None:
+        if (stored := self._state.read(_file(origin))) is None:
             return Checkpoint(origin, 0, EMPTY_ROOT)
         try:
             checkpoint = Checkpoint.from_body(stored)

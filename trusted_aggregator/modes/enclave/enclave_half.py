@@ -182,8 +182,7 @@ class EnclaveRound(Round):
         # The exact length leaves no room for unknown or repeated fields, nor for numbers written longer than needed.
         if len(sealed) != self.sealed_bytes:
             raise ContributionRefused(Refusal.MALFORMED)
-        key = self._key
-        if key is None:  # closed in between
+        if (key := self._key) is None:  # closed in between
             raise ContributionRefused(Refusal.ROUND_CLOSED)
         return segments.open_segments(key, sealed, self._info) if self._large else key.open(sealed, self._info)
 

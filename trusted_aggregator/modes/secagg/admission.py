@@ -27,8 +27,7 @@ class WithToken:
         Raises EnrolmentError, and NotFound if the round is not open here.
         """
         client = request.client
-        key = self._rounds.token_key((client.task_sha256, client.round))
-        if key is None:
+        if (key := self._rounds.token_key((client.task_sha256, client.round))) is None:
             return
         if len(request.admission_token) != TOKEN_BYTES:
             raise EnrolmentError(f"the round admits clients with a token of its issuer alone, of {TOKEN_BYTES} bytes")

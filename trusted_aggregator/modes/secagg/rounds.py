@@ -176,8 +176,7 @@ class SecAggRounds:
 
     def restore(self, key: Key, *, charged: bool = False) -> None:
         """Restores a round that is open or charged at the enclave from the state folder. Raises StateError."""
-        data = self._state.read(_name(key))
-        if data is None:
+        if (data := self._state.read(_name(key))) is None:
             return
         try:
             attempt = int.from_bytes(data[:_ATTEMPT_BYTES], "big") - 1
@@ -245,8 +244,7 @@ class SecAggRounds:
 
         Raises PrivacyError where the round has failed: it never has a sum.
         """
-        failure = self.failure(key)
-        if failure:
+        if failure := self.failure(key):
             raise PrivacyError(failure)
         session = self._current(key)
         if session is None or session.phase not in (Phase.READY, Phase.UNMASKING) or not session.connected:
@@ -255,8 +253,7 @@ class SecAggRounds:
 
     def require_ready(self, key: Key) -> Survivors:
         """The set that the round's session can unmask. Raises PrivacyError if it cannot."""
-        session = self._current(key)
-        if session is None:
+        if (session := self._current(key)) is None:
             raise PrivacyError(f"round {key[1]} has no session that can be unmasked now")
         return session.require_ready()
 
@@ -296,8 +293,7 @@ class SecAggRounds:
     def _current(self, key: Key) -> LiveSession | None:
         """The newest session; a new one if there is none or the last is void; None if the attempts are used up."""
         with self._lock:
-            opened = self._rounds.get(key)
-            if opened is None:
+            if (opened := self._rounds.get(key)) is None:
                 raise _not_here(key)
             session = opened.session
             if session is not None and self._clock() >= opened.gathers_until and session.gathering:

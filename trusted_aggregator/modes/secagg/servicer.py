@@ -58,8 +58,7 @@ class SecureAggregationService:
         """The configuration of the session that gathers clients, or how long to wait, or that none follows."""
         require_length("task_sha256", request.task_sha256, HASH_BYTES)
         key = request.task_sha256, request.round
-        config = self._rounds.join(key)
-        if config is None and self._rounds.failure(key):
+        if (config := self._rounds.join(key)) is None and self._rounds.failure(key):
             return wire.JoinResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
         if config is None:
             return wire.JoinResponse(wait=wire.SecAggWait(milliseconds=_POLL_MILLISECONDS))
@@ -70,8 +69,7 @@ class SecureAggregationService:
 
         ``address`` is where the client connected from.
         """
-        session = self._session(request.client)
-        if session is None:
+        if (session := self._session(request.client)) is None:
             return _void()
         if request.leave:
             return session.leave(request.client.identity, request.client.token)
@@ -89,8 +87,7 @@ class SecureAggregationService:
         if first is None or first.WhichOneof("part") != "client":
             raise ConfigurationError("the first message of a masked stream must name its client")
         client = first.client
-        session = self._session(client)
-        if session is None:
+        if (session := self._session(client)) is None:
             return _void()
         if session.has_vector(client.identity, client.token):  # the answer to an earlier stream was lost
             return self._step(session, client, None, "")

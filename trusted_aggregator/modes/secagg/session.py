@@ -199,8 +199,7 @@ class LiveSession:
     def leave(self, identity: bytes, token: bytes) -> wire.StepResponse:
         """Drops a client: the session does not wait for it any more. Raises as ``step``."""
         with self._changed:
-            member = self._member(identity, token, None, "")
-            if member is not None:
+            if (member := self._member(identity, token, None, "")) is not None:
                 member.left = True
                 self._awaited.discard(identity)
                 self._move()

@@ -274,8 +274,7 @@ class RootRound(EnclaveRound):
                 return True
             if self._frozen:
                 raise StateError(f"round {self.number} is closed")
-            part = self._opened(piece)
-            if part is None:
+            if (part := self._opened(piece)) is None:
                 return False
             self._add(piece.leaf, part)
             return True

@@ -118,8 +118,7 @@ class SimulatedServices(Services):
         self, address: str, request: aggregator_pb2.SubmitRequest, traffic: Traffic
     ) -> aggregator_pb2.SubmitResponse:
         """As ``Services``; or not at all, twice, as something else, or with its answer lost."""
-        turn = self.turn
-        if turn is None:
+        if (turn := self.turn) is None:
             return super().submit(address, request, traffic)
         turn.at(Point.PREPARED)
         behaviour = turn.act.behaviour
@@ -140,8 +139,7 @@ class SimulatedServices(Services):
 
     def report(self, request: local_pb2.ReportRequest, traffic: Traffic) -> local_pb2.ReportResponse:
         """As ``Services``; or not at all, twice, as something else, or with its answer lost."""
-        turn = self.turn
-        if turn is None:
+        if (turn := self.turn) is None:
             return super().report(request, traffic)
         turn.at(Point.PREPARED)
         sent = local_pb2.ReportRequest()
@@ -190,7 +188,6 @@ class SimulatedClient:
     turn: Turn
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
-        """As ``Client``."""
         self.client.check_model(dense)
 
     def empty(self, round: int) -> bytes:
@@ -199,7 +196,6 @@ class SimulatedClient:
         return self.turn.out_of_bounds(payload) if self.turn.act.behaviour == "out_of_bounds" else payload
 
     def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
-        """As ``Client``."""
         return self.client.keys(data, round=round, seed=seed)
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:

@@ -95,8 +95,7 @@ def _task(scenario: Scenario, data: DeviceData, folder: Path) -> AnyTask:
     wanted = scenario.task
     if wanted.file is not None:
         return load_task(folder / wanted.file)
-    ratings = data.ratings
-    if ratings is None:
+    if (ratings := data.ratings) is None:
         raise ConfigurationError("Expected [task] file = .. beside data that are no ratings: a DPAM task has no others")
     return Task(
         name=POPULATION,

@@ -133,8 +133,7 @@ class Worker:
             if number < self._shard.closed:
                 self._settle(number, left)
                 continue
-            work = self._open_round(number)
-            if work is None:
+            if (work := self._open_round(number)) is None:
                 return
             if isinstance(work, Work) and work.round > number:
                 self._settle(number, left)
@@ -232,8 +231,7 @@ class Worker:
                 due.append((self._now + 1.0, held_back.pop()))
             at, device = heapq.heappop(due)
             self._now = max(self._now, at)
-            rest = self._rest(device, number)
-            if rest:
+            if rest := self._rest(device, number):
                 heapq.heappush(due, (self._now + rest, device))
                 continue
             if attempts.get(device, 0) >= _MOST_ATTEMPTS:
@@ -356,8 +354,7 @@ class Worker:
         answered = [line for line in store.ledger() if line.task_sha256 == task and line.state is not State.PREPARED]
         before = sum(self._plan.act(turn.device, number).drop_out is None for number in range(turn.round))
         if len(answered) > before:  # before this host was killed
-            refusal = answered[-1].refusal
-            if refusal is not None:
+            if (refusal := answered[-1].refusal) is not None:
                 return self._refused(turn, refusal.name.lower(), expected=turn.act.behaviour is None), None
             return self._sent(turn, Outcome.SETTLED), None
         if not isinstance(offered, LocalWork):
@@ -397,15 +394,13 @@ class Worker:
 
     def _device_clock(self) -> float:
         """Of the device whose turn it is: wrong by its skew and by its jumps, later by its network."""
-        turn = self._turn
-        if turn is None:
+        if (turn := self._turn) is None:
             return self._now
         return self._now + turn.elapsed + turn.character.skew + self._jump[turn.device]
 
     def _uniform(self, low: float, high: float) -> float:
         """Between two bounds; a function of the seed, the device, the round and how far the device got."""
-        turn = self._turn
-        if turn is None:
+        if (turn := self._turn) is None:
             return low
         self._draws += 1
         draw = self._plan.generator("retry", turn.device, turn.round, int(self._now), self._draws)

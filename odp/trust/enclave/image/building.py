@@ -101,8 +101,7 @@ class Builder:
 
     def _read(self, name: str, path: Path) -> bytes:
         """The file of a module, which has to lie where modules of that name come from."""
-        folder = self._packages.get(name.partition(".")[0])
-        if folder is not None:
+        if (folder := self._packages.get(name.partition(".")[0])) is not None:
             if not path.resolve().is_relative_to(folder):
                 raise ConfigurationError(f"Cannot build an image with {path}: it lies outside of {folder}")
             return _bytes(path)

@@ -118,8 +118,7 @@ def _loaded() -> Contents:
         name = getattr(spec, "name", None) or key  # os.path is posixpath
         if isinstance(getattr(module, "__path__", None), _NamespacePath):
             namespaces.append(name)
-        replaced = _replaced(key, name)
-        if replaced is not None:
+        if (replaced := _replaced(key, name)) is not None:
             sources[key] = replaced
         if path in (None, "built-in", "frozen") or name == "__main__":
             continue

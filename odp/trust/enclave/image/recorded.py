@@ -92,8 +92,7 @@ def _closure(requirements: Sequence[str]) -> dict[str, importlib.metadata.Distri
     required = {_normal(name) for name in requirements}
     waiting = list(required)
     while waiting:
-        name = waiting.pop()
-        if name in distributions:
+        if (name := waiting.pop()) in distributions:
             continue
         try:
             distribution = importlib.metadata.distribution(name)
@@ -114,8 +113,7 @@ def _closure(requirements: Sequence[str]) -> dict[str, importlib.metadata.Distri
 
 def _listed(name: str, distribution: importlib.metadata.Distribution) -> list[tuple[str, str]]:
     """(path relative to the distribution's folder, recorded hash)."""
-    record = distribution.read_text("RECORD")
-    if record is None:
+    if (record := distribution.read_text("RECORD")) is None:
         raise ConfigurationError(f"Cannot build an image with {name!r}: it has no RECORD; install it as a wheel")
     files = []
     for row in csv.reader(record.splitlines()):

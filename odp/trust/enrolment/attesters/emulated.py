@@ -149,8 +149,7 @@ class EmulatedVerifier:
     def _certified(self, chain: tuple[bytes, ...], now: float) -> ec.EllipticCurvePublicKey:
         try:
             device, *above = (x509.load_der_x509_certificate(der) for der in chain)
-            root = next((pinned for pinned in self._roots if [pinned] == above), None)
-            if root is None:
+            if (root := next((pinned for pinned in self._roots if [pinned] == above), None)) is None:
                 raise jwt.Malformed("its vendor is not one that this issuer accepts")
             device.verify_directly_issued_by(root)
             key = device.public_key()
