@@ -9,7 +9,7 @@
 The tables come first, then the object that names them: without it they are leftovers of a killed program, which the
 next start deletes. A removal deletes that object first. The keys belong to one distributor.
 
-An object is whole or absent, and never changes (``Objects``).
+An object is whole or absent, and never changes (``S3Objects``).
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from distributor.model_store import StoredModel
 from odp.errors import ConfigurationError, DiskFull, StateError
 from odp.protocol.wire.tables import BLOCK_BYTES
+from odp.storage.s3 import S3Objects
 from odp.v1 import common_pb2, distributor_pb2
 
 _NAME = re.compile(r"models/([0-9a-f]{64})")
@@ -47,7 +48,7 @@ class _Data(NamedTuple):
 class ModelObjects:
     """Implements ``distributor.model_store.ModelStore`` with ``objects``. Raises StateError."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: S3Objects) -> None:
         self._objects = objects
         self._lock = threading.Lock()
         self._readers: Counter[str] = Counter()
@@ -217,7 +218,7 @@ class _Reader:
 class IncomingObjects:
     """Implements ``distributor.model_store.IncomingModel``."""
 
-    def __init__(self, objects: Objects, key: str, header: distributor_pb2.PublishHeader) -> None:
+    def __init__(self, objects: S3Objects, key: str, header: distributor_pb2.PublishHeader) -> None:
         self._objects, self._key, self._header = objects, key, header
         self._upload = uuid.uuid4().hex
         self._tables = 0
@@ -249,22 +250,3 @@ class IncomingObjects:
 def _table(upload: str, index: int) -> str:
     # By place, not by name: a name of a manifest never becomes part of a key.
     return f"data/{upload}/{index:04d}.f32"
-
-
-class Objects(Protocol):
-    """Objects by key, of one program. Thread-safe. All methods raise StateError where the store cannot be used."""
-
-    def put(self, key: str, pieces: Iterable[bytes | memoryview]) -> None:
-        """Stores an object, durably; replaces one. Where ``pieces`` raises, nothing is stored, and that is raised."""
-
-    def read(self, key: str, *, start: int = 0, length: int | None = None, size: int = 2**20) -> Iterator[bytes]:
-        """Opens an object at once, then gives ``length`` bytes from ``start`` on (default: all) in pieces of ``size``.
-
-        Raises FileNotFoundError (at once) where there is none.
-        """
-
-    def keys(self, prefix: str) -> list[str]:
-        """All keys with this beginning, ascending."""
-
-    def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects; those that do not exist are ignored."""

@@ -114,8 +114,7 @@ class SharedLog(LogFiles):
             if self._torn:
                 self._mend(self._clock())
             while self.size < size:
-                page = rows.entries(self.size, min(_PAGE, size - self.size))
-                if not page:
+                if not (page := rows.entries(self.size, min(_PAGE, size - self.size))):
                     raise self._another(f"entry {self.size} is missing")
                 batch = self._planned(page, [merkle.leaf_hash(entry) for entry in page])
                 if batch.tree.size == size and batch.tree.root != tree.root:

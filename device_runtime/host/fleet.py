@@ -266,8 +266,7 @@ class Fleet:
             sweep.count_settled()
             return _COUNTED[done.outcome]
 
-        what = self._judged(sweep, (work.key,), device, take_part)
-        if what == "declined":
+        if (what := self._judged(sweep, (work.key,), device, take_part)) == "declined":
             self._local_turns.wait(work.task_sha256, device, DECLINED_SECONDS)
         self.counts.count(work.key, what, traffic, now=self._clock())
 

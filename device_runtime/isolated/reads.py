@@ -35,8 +35,7 @@ class Reader:
         Raises:
           Unacceptable: there is no such table, the handler has no right to it, or it read too much.
         """
-        table = next((table for table in DataKind if table.value == message["read"]), None)
-        if table is None:
+        if (table := next((table for table in DataKind if table.value == message["read"]), None)) is None:
             raise Unacceptable(Reason.MALFORMED)
         if table not in RIGHTS[self._handler].reads:
             raise Unacceptable(Reason.FORBIDDEN)

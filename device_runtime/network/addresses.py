@@ -164,9 +164,11 @@ def _is_global(address: _Address) -> bool:
     """Whether an address (or the IPv4 address inside an IPv6 one) is a public address of a single machine."""
     inner: _Address | None = None
     if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        inner = (
+            ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+            if address in _NAT64
+            else address.ipv4_mapped or address.sixtofour
+        )
     return (inner is None or _is_global(inner)) and address.is_global and not address.is_multicast
 
 

@@ -129,8 +129,7 @@ class Template:
                 socket.send_fds(self._control, [b"f"], [theirs.fileno()])
                 number_bytes = bytearray()
                 while len(number_bytes) < _NUMBER.size:
-                    part = self._control.recv(_NUMBER.size - len(number_bytes))
-                    if not part:
+                    if not (part := self._control.recv(_NUMBER.size - len(number_bytes))):
                         raise ConnectionError("the template ended")
                     number_bytes += part
                 (number,) = _NUMBER.unpack(number_bytes)

@@ -129,8 +129,7 @@ def events(database: Database, terms: EventsTerms, *, now: float, catalogue: Num
       StateError: the store cannot be read.
     """
     keyed = catalogue is not None and not terms.buckets and terms.edges is None
-    rows = _rows(database, terms, now, kinds="('text', 'integer')" if keyed else "")
-    if not rows:
+    if not (rows := _rows(database, terms, now, kinds="('text', 'integer')" if keyed else "")):
         return _EMPTY
     columns = list(zip(*rows, strict=True))
     values = np.array(columns[0], dtype=np.float64)

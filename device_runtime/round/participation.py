@@ -378,8 +378,7 @@ class Participant:
         self.gate.after_data(store, work.model.terms)
         task, round = prepared.task_sha256, prepared.round
         answer = self._submit(work, prepared, to, traffic)
-        refusal = _refusal_of(answer, work)
-        if refusal in (None, Refusal.ALREADY_CONTRIBUTED):
+        if (refusal := _refusal_of(answer, work)) in (None, Refusal.ALREADY_CONTRIBUTED):
             store.settle(task, round, State.SENT)
             return Outcome.SENT
         sealed, host_part = _parts(prepared, work)

@@ -298,8 +298,7 @@ class AppData:
     def _at_most(self, content: bytes | str, most: int, what: str, bound: str) -> None:
         if not isinstance(content, (bytes, str)):
             raise DataError(f"Expected the {what} of service {self._service!r} to be bytes")
-        size = len(content if isinstance(content, bytes) else content.encode())
-        if size > most:
+        if (size := len(content if isinstance(content, bytes) else content.encode())) > most:
             raise DataError(
                 f"Expected the {what} of service {self._service!r} to be at most {bound}={most} bytes (got {size})"
             )

@@ -127,8 +127,7 @@ class CatalogueMemory:
         return catalogue
 
     def _remembered(self, population: str) -> Catalogue | None:
-        remembered = self._newest.get(population)
-        if remembered is None and self._folder is not None:
+        if (remembered := self._newest.get(population)) is None and self._folder is not None:
             path = self._folder / f"{population}.catalogue"
             if not path.exists():
                 return None

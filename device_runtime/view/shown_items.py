@@ -9,32 +9,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from odp.datasets.item_texts import ItemTitles, NamedItems
-from odp.numerics.arrays import Float64Array
 from odp.protocol.catalogues.catalogue import Catalogue
 from odp.v1 import common_pb2
 
-
-class Best(Protocol):
-    """Recommendations as a device finds them; ``device_runtime.Recommendation`` is such."""
-
-    @property
-    def names(self) -> Sequence[int | str]:
-        """The key of each item, or its number where there is none."""
-
-    @property
-    def scores(self) -> Float64Array:
-        """Their predictions."""
-
-    @property
-    def values(self) -> bool:
-        """Whether scores are values of the declared range."""
-
-    @property
-    def left_out(self) -> int:
-        """Own ratings whose items the model does not know."""
+if TYPE_CHECKING:
+    from device_runtime.inference.recommend import Recommendation
 
     @property
     def reasons(self) -> Sequence[Sequence[tuple[int | str, float]]] | None:
@@ -57,7 +39,7 @@ class ShownItems:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, best: Best, named: NamedItems | None, *, offline: str | None = None) -> ShownItems:
+    def of(cls, best: Recommendation, named: NamedItems | None, *, offline: str | None = None) -> ShownItems:
         """``best`` by title, else by key or number; ``offline`` says why the model may be outdated."""
         notes = [] if offline is None else [offline]
         if best.left_out:

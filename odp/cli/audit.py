@@ -125,9 +125,11 @@ def _show(report: AuditReport, where: str, pins: Path) -> None:
 
     out = results_console()
     verified = report.checkpoint
-    signed = "at an unknown time"
-    if verified.time is not None:
-        signed = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(verified.time))
+    signed = (
+        "at an unknown time"
+        if verified.time is None
+        else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(verified.time))
+    )
     out.print(f"log {verified.checkpoint.origin} in {where}, against what {pins} pins", markup=False, soft_wrap=True)
     out.print(f"  {verified.checkpoint.size} entries under root {verified.checkpoint.root.hex()}", soft_wrap=True)
     out.print(f"  newest {signed}; witnesses: {', '.join(verified.witnesses) or 'none'}", markup=False, soft_wrap=True)

@@ -418,8 +418,7 @@ def _show(device: int, facts: dict[str, Any]) -> None:
         out.print(f"  task {entry['name']}, {entry['sent']} sent: {entry['in_words']}", markup=False)
         if entry["certificate"] is not None:
             out.print(f"  task {entry['name']}: {entry['certificate']}", markup=False)
-    alone = sum(contribution["local_trust"] for contribution in facts["contributions"])
-    if alone:
+    if alone := sum(contribution["local_trust"] for contribution in facts["contributions"]):
         out.print(f"{alone} of them went to their developer's server alone: no enclave takes part, and none is trusted")
     for entry in facts["answers"]:
         out.print(

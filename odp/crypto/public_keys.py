@@ -57,8 +57,7 @@ def require_x25519(public: bytes, *, name: str) -> None:
     Raises:
         ConfigurationError: another length, a second spelling of a key, or a point of low order.
     """
-    u = _number(public, name)
-    if u >= PRIME:
+    if (u := _number(public, name)) >= PRIME:
         raise ConfigurationError(f"Expected {name} in its canonical encoding: no other encoding of a key is accepted")
     if u in _LOW_ORDER_U:
         raise ConfigurationError(f"Expected {name} not to be a point of low order: its shared secrets are public")

@@ -492,8 +492,7 @@ def merge(a: Ratings, b: Ratings) -> Ratings:
     user = np.concatenate((a.users(), b.users()))
     item = np.concatenate((a.items, b.items))
     rows = np.argsort(user * np.int64(a.n_items) + item, kind="stable")
-    shared = int(((np.diff(user[rows]) == 0) & (np.diff(item[rows]) == 0)).sum())
-    if shared:
+    if shared := int(((np.diff(user[rows]) == 0) & (np.diff(item[rows]) == 0)).sum()):
         raise DataError(f"Expected disjoint parts of {a.name!r}: {shared} (user, item) pairs are in both")
 
     def both(first: npt.NDArray[Any] | None, second: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:

@@ -152,8 +152,7 @@ def _load(
         arguments = parse_arguments(text.partition(":")[2], synthetic_movielens, where=text)
         return synthetic_movielens(**(arguments | known_options(options, synthetic_movielens)))
     form, path = _locate(text, cache)
-    needless = sorted(set(options) - (_HOW if form == "movielens" else set()))
-    if needless:
+    if needless := sorted(set(options) - (_HOW if form == "movielens" else set())):
         raise ConfigurationError(
             f"{text!r} is a data set of a known form, whose columns are known: leave out {', '.join(needless)}"
         )
@@ -196,8 +195,7 @@ def _table(
     if _is_synthetic(source):
         return None
     text = os.fspath(source)
-    unknown = sorted(set(options) - {field.name for field in fields(Columns)})
-    if unknown:
+    if unknown := sorted(set(options) - {field.name for field in fields(Columns)}):
         raise ConfigurationError(f"Expected no options for data set {text!r} (got {', '.join(unknown)})")
     file = Path(text).expanduser()
     if set(options) - _HOW and is_table_file(file) and _exists(file) and file.is_file():

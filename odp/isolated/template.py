@@ -255,9 +255,7 @@ def main() -> None:
             os.waitpid(child, 0)
             os._exit(0)
         end_with_parent()
-    own_processes = None
-    if "namespace-process" in held:
-        own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY) if "namespace-process" in held else None
     kernel.take({name: getattr(kernel, name) for name in ("no_new_privileges", "not_dumpable", "no_core_dumps")})
     alone = kernel.take({"no-shared-pages": private_memory.no_shared_pages})
     if (prepared := receive_frame(control, most=_LARGEST)) is None:

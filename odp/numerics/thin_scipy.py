@@ -56,8 +56,7 @@ def install() -> None:
         StateError: this process has loaded SciPy, or a part of it, already.
         ConfigurationError: SciPy is not installed, or its extensions are not those that this module calls.
     """
-    loaded = sorted(name for name in sys.modules if name.partition(".")[0] == _LIBRARY)
-    if loaded:
+    if loaded := sorted(name for name in sys.modules if name.partition(".")[0] == _LIBRARY):
         raise StateError(f"{loaded[0]} is loaded already: install the thin SciPy before anything imports SciPy")
     spec = importlib.util.find_spec(_LIBRARY)
     locations = spec.submodule_search_locations if spec is not None else None

@@ -110,8 +110,7 @@ def largest_within(cost: Callable[[float], float], budget: float, *, start: floa
     while math.log(high / low) > 1e-6:
         weight = at_low / (at_low - at_high)
         middle = low * (high / low) ** min(max(weight, 1e-3), 1.0 - 1e-3)
-        gap = _gap(cost(middle), budget)
-        if gap <= 0.0:
+        if (gap := _gap(cost(middle), budget)) <= 0.0:
             low, at_low = middle, gap
             at_high *= 0.5 if side < 0 else 1.0
             side = -1

@@ -228,8 +228,7 @@ def _best_guess(sorted_down: npt.NDArray[np.float64], precision: float, recall: 
         least = max(1, math.ceil(precision * number * (1.0 - 1e-12)))
         right = np.arange(least, number + 1)
         allowed = np.floor(right * ((1.0 - recall) / recall) * (1.0 + 1e-12) + 1e-12).astype(np.int64)
-        chance = float(hits[right] @ misses[np.minimum(allowed, misses.size - 1)])
-        if chance > best:
+        if (chance := float(hits[right] @ misses[np.minimum(allowed, misses.size - 1)])) > best:
             best, guess = chance, number
     return min(best, 1.0), guess
 

@@ -143,8 +143,7 @@ class PostgresqlDatabase:
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7300208)")
             self._table.create(connection, checkfirst=True)
             make(connection)
-            before = connection.execute(sa.select(self._table.c.token)).scalar_one_or_none()
-            if before is None:
+            if (before := connection.execute(sa.select(self._table.c.token)).scalar_one_or_none()) is None:
                 connection.execute(sa.insert(self._table).values(id=1, token=1))
                 return 1
             connection.execute(sa.update(self._table).values(token=before + 1))

@@ -24,7 +24,9 @@ _DELETED_AT_ONCE = 1000
 
 
 class S3Objects:
-    """Implements ``distributor.model_objects.Objects`` at ``place``: ``s3://bucket/prefix``, for keys of this program.
+    """Objects by key at ``place``, ``s3://bucket/prefix``, of one program. Thread-safe.
+
+    All methods raise StateError where the store cannot be used.
 
     Raises:
       ConfigurationError: ``place`` is malformed, or the extra is not installed.
@@ -48,6 +50,7 @@ class S3Objects:
             self._client.head_bucket(Bucket=self._bucket)
 
     def put(self, key: str, pieces: Iterable[bytes | memoryview]) -> None:
+        """Stores an object, durably; replaces one. Where ``pieces`` raises, nothing is stored, and that is raised."""
         at = {"Bucket": self._bucket, "Key": self._prefix + key}
         parts = _parts(pieces)
         first = next(parts)
@@ -72,6 +75,10 @@ class S3Objects:
             raise
 
     def read(self, key: str, *, start: int = 0, length: int | None = None, size: int = 2**20) -> Iterator[bytes]:
+        """Opens an object at once, then gives ``length`` bytes from ``start`` on (default: all) in pieces of ``size``.
+
+        Raises FileNotFoundError (at once) where there is none.
+        """
         at = {"Bucket": self._bucket, "Key": self._prefix + key}
         with self._errors():
             total = int(self._client.head_object(**at)["ContentLength"])
@@ -82,6 +89,7 @@ class S3Objects:
         return self._pieces(body, end - start, size)
 
     def keys(self, prefix: str) -> list[str]:
+        """All keys with this beginning, ascending."""
         keys: list[str] = []
         with self._errors():
             pages = self._client.get_paginator("list_objects_v2").paginate(
@@ -92,6 +100,7 @@ class S3Objects:
         return sorted(keys)
 
     def delete(self, keys: Iterable[str]) -> None:
+        """Removes objects; those that do not exist are ignored."""
         doomed = [{"Key": self._prefix + key} for key in keys]
         for first in range(0, len(doomed), _DELETED_AT_ONCE):
             some = {"Objects": doomed[first : first + _DELETED_AT_ONCE], "Quiet": True}

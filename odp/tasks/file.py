@@ -248,8 +248,7 @@ def render_task(task: AnyTask) -> str:
         if len(kinds) > 1 or section in ("model", "training"):
             lines.append(f"kind = {toml_of(kind)}")
         for field in dataclasses.fields(part):
-            value = getattr(part, field.name)
-            if value is None and field.name in _OPTIONAL:
+            if (value := getattr(part, field.name)) is None and field.name in _OPTIONAL:
                 continue
             if isinstance(part, Question) and field.name not in _own_fields(type(part)):
                 continue  # they stand in sections of their own

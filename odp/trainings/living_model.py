@@ -56,8 +56,7 @@ def read_state(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        left = sorted(file.name for file in path.parent.glob("training-*.npz"))
-        if left:
+        if left := sorted(file.name for file in path.parent.glob("training-*.npz")):
             raise StateError(
                 f"{path} is gone, and {left[-1]} beside it says that trainings were released: what they spent would be"
                 " forgotten; restore the newest copy, or give another folder"

@@ -33,8 +33,7 @@ class Renewal:
     def newer(self) -> TlsIdentity | None:
         """The identity, if the files changed since the last call and fit together; None otherwise."""
         with self._lock:
-            stamp = self._identity.stamp()
-            if stamp == self._stamp or self._identity.source is None:
+            if (stamp := self._identity.stamp()) == self._stamp or self._identity.source is None:
                 return None
             try:
                 identity = self._identity.source()

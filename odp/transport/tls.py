@@ -208,8 +208,7 @@ def development_identity(state: StateFolder, ca_folder: Path | None = None) -> T
     folder = ca_folder if ca_folder is not None else state.path("ca")
     ca_certificate, ca_key = _development_ca(folder)
     begins, ended = ca_certificate.not_valid_before_utc, ca_certificate.not_valid_after_utc
-    now = datetime.datetime.now(datetime.UTC)
-    if now >= ended:
+    if (now := datetime.datetime.now(datetime.UTC)) >= ended:
         raise ConfigurationError(
             f"the development CA in {folder} expired at {utc(ended.timestamp())}; remove that folder, start again, and "
             f"give devices and developers the new {CA_FILE}"

@@ -23,7 +23,7 @@ class Killed(BaseException):
 
 
 class Remembered:
-    """Implements ``Objects`` in ``held``; dies at the change with the number ``dies_at``, before or after it."""
+    """``S3Objects`` in ``held``; dies at the change with the number ``dies_at``, before or after it."""
 
     def __init__(self, held: dict[str, bytes], *, dies_at: int = 0, after: bool = False) -> None:
         self.held, self._left, self._after = held, dies_at, after

@@ -307,8 +307,7 @@ class TakingOver:
         populations, holdings = self.state.populations, self.state.holdings
         successor = Successor(self._identity.image_digest, self._identity.policy.sha256.hex())
         for handed in self._statement.populations:
-            key = names.population_key(handed.population)
-            if key not in records:
+            if (key := names.population_key(handed.population)) not in records:
                 raise StateError(f"the records that were handed over lack population {handed.population!r}")
             record = PopulationRecord.decode(self._opened(key, records[key]), self._ledger_at(records))
             population = Population(self._identity, record.name, record=record)

@@ -266,8 +266,7 @@ class Storage(abc.ABC):
                 .order_by(table.c.sequence)
                 .limit(page)
             )
-            rows = self._contributions.run(functools.partial(_all, query))
-            if not rows:
+            if not (rows := self._contributions.run(functools.partial(_all, query))):
                 return
             yield from rows
             last = rows[-1].sequence

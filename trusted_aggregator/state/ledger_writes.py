@@ -53,8 +53,7 @@ def restored_ledger(head: LedgerHead, sealer: Sealer, records: Mapping[str, byte
         StateError: the records do not lead to that head: some are missing, changed, or of another ledger.
     """
     state = LedgerState(head.population)
-    key = names.ledger_state_key(head.population)
-    if key in records:
+    if (key := names.ledger_state_key(head.population)) in records:
         state = LedgerState.decode(sealer.open(key, names.split_state(records[key])[1]))
     try:
         while state.head.entries < head.entries:

@@ -135,8 +135,7 @@ def write_cohorts(definition: common_pb2.TaskDefinition, schedule: Sequence[tupl
         cohort has a probability of its own.
     """
     cohort = definition.cohort
-    sampled = cohort.HasField("enclave_poisson")
-    if sampled and cohort.enclave_poisson.probability:
+    if (sampled := cohort.HasField("enclave_poisson")) and cohort.enclave_poisson.probability:
         raise ConfigurationError(
             f"Expected no sampling_probability={cohort.enclave_poisson.probability:g} with cohort_schedule: that of a "
             "round is its goal over the cohort's goal"

@@ -74,9 +74,11 @@ def figures_of(terms: Terms, released: NoisyTensors, *, clip: float, noisy: bool
     estimates = SpreadTerms(size=size, clip=clip, weight=terms.spread).estimates(
         np.append(values[:size], values[-1]) * clip, cohort=block.cohort, noise_std=math.hypot(noise, rounded) * clip
     )
-    within = None
-    if terms.adaptive is not None:
-        within = min(max(0.5 + terms.bits_of(values, released.round) / terms.cohort, 0.0), 1.0)
+    within = (
+        None
+        if terms.adaptive is None
+        else min(max(0.5 + terms.bits_of(values, released.round) / terms.cohort, 0.0), 1.0)
+    )
     return UpdateFigures(
         clip_norm=clip, update_scale=estimates.scale, update_scale_std=estimates.scale_std if noisy else 0.0,
         client_variance=math.nan if estimates.variance is None else estimates.variance,

@@ -291,8 +291,7 @@ class Client:
             raise PrivacyError("the server names other neighbours that shared than before")
         if (count := int(alive.sum())) < self._configuration.minimum:
             raise PrivacyError(f"{count} survivors are fewer than the minimum {self._configuration.minimum}")
-        surviving = int(alive[self._neighbours].sum())
-        if surviving < self._session.parameters.threshold:
+        if (surviving := int(alive[self._neighbours].sum())) < self._session.parameters.threshold:
             raise PrivacyError(
                 f"{surviving} surviving neighbours are fewer than the threshold {self._session.parameters.threshold}"
             )

@@ -169,8 +169,7 @@ def fewest_honest(*, minimum: int, maximum: int, threat: Threat) -> int:
     clients = np.arange(minimum, maximum + 1)
     dropped = _parts(threat.dropout, clients)
     corrupt = np.minimum(clients, _parts(threat.corrupt, np.array(threat.roster) if threat.roster else clients))
-    fewest = int((np.maximum(minimum, clients - dropped) - corrupt).min())
-    if fewest < 1:
+    if (fewest := int((np.maximum(minimum, clients - dropped) - corrupt).min())) < 1:
         raise PrivacyError(
             f"corrupt={threat.corrupt!r} and dropout={threat.dropout!r} leave no honest client in a sum of "
             f"minimum={minimum}: raise the minimum, or expect fewer of either"

@@ -112,8 +112,7 @@ class Server:
         if self._roster is not None and advert.identity not in self._roster:
             raise PrivacyError("the client is not on the roster")
         with self._at(Stage.ADVERTS):
-            stored = self._adverts.setdefault(advert.identity, advert)
-            if stored != advert:
+            if self._adverts.setdefault(advert.identity, advert) != advert:
                 raise PrivacyError("the client advertised other keys before")
             if len(self._adverts) > self.configuration.ring.maximum:
                 del self._adverts[advert.identity]

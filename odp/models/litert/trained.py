@@ -300,8 +300,7 @@ class TrainedNetwork:
         Raises:
           StateError: this is no device.
         """
-        batches = list(training.batches(len(targets), seed=seed, round=round))
-        if not batches:
+        if not (batches := list(training.batches(len(targets), seed=seed, round=round))):
             return np.zeros(self.size, dtype=np.float32)
         if self._trainer is None:
             raise StateError("Expected a trainer of programs, as a device's runtime has")

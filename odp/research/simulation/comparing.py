@@ -337,9 +337,11 @@ def _identity(ratings: Ratings, task: Task | None, *, preset: str, delta: float,
     """What decides the scores, but for the budget, the method and the seed, which name a run."""
     values = hashlib.sha256(ratings.values.tobytes()).hexdigest()
     items = hashlib.sha256(ratings.items.tobytes()).hexdigest()
-    at_one = None
-    if task is not None:
-        at_one = dataclasses.replace(task, privacy=dataclasses.replace(task.privacy, epsilon=1.0)).definition()
+    at_one = (
+        None
+        if task is None
+        else dataclasses.replace(task, privacy=dataclasses.replace(task.privacy, epsilon=1.0)).definition()
+    )
     return {
         "methods": _METHODS_VERSION,
         "data": [ratings.name, ratings.n_users, items, values],
@@ -449,9 +451,11 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
     figure, panels = style.figure(1, count, width=6.2 * count + 1.8, height=4.8)
     for axes, metric in zip(panels, comparison.metrics, strict=True):
         _draw_metric(axes, comparison, metric)
-    seeds = "one seed"
-    if len(comparison.seeds) > 1:
-        seeds = f"mean of {len(comparison.seeds)} seeds; intervals from the least to the largest"
+    seeds = (
+        f"mean of {len(comparison.seeds)} seeds; intervals from the least to the largest"
+        if len(comparison.seeds) > 1
+        else "one seed"
+    )
     style.note(figure, f"{comparison.data}, δ = {comparison.delta:g}, {seeds}")
     path.parent.mkdir(parents=True, exist_ok=True)
     metrics = ", ".join(metric.name for metric in comparison.metrics)

@@ -153,8 +153,7 @@ def _fitting(ratings: Ratings, delta: float, advice: list[str]) -> tuple[float |
         except PrivacyError as error:
             advice.append(str(error))
             return None, None
-        notes = experiment_of(task, named, seed=1, held_out=None).notes(noise=True)
-        if not notes:
+        if not (notes := experiment_of(task, named, seed=1, held_out=None).notes(noise=True)):
             return epsilon, task
         weak = notes[0]
     advice.append(f"at ε = {EPSILONS[-1]:g}: {weak}")

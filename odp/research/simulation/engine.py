@@ -369,9 +369,7 @@ def simulate(
         totals += noisy_totals(released, declared)
         if on_release is not None:
             on_release(released, declared)
-        figures = {}
-        if isinstance(algorithm, Diagnosed):
-            figures = algorithm.figures(broadcast, released, noisy=source.noisy)
+        figures = algorithm.figures(broadcast, released, noisy=source.noisy) if isinstance(algorithm, Diagnosed) else {}
         state = server.step(state, released)
         broadcast = server.broadcast(state)
         rounds.append(

@@ -243,9 +243,11 @@ def _used(record: Mapping[str, Any], part: str) -> str:
 
 def _what(record: Mapping[str, Any]) -> str:
     what = "Simulated on one machine" if record["kind"] == "simulation" else "Trained by devices and enclaves"
-    spent = "noise was off: nothing is protected"
-    if record.get("epsilon") is not None:
-        spent = "ε protects all data of a user or none, all releases included"
+    spent = (
+        "noise was off: nothing is protected"
+        if record.get("epsilon") is None
+        else "ε protects all data of a user or none, all releases included"
+    )
     return f"{what}, seed {record.get('seed')}; {spent}."
 
 
@@ -481,9 +483,7 @@ def _clipping(record: Mapping[str, Any]) -> str:
             bound = record["task"]["privacy"].get("max_items_per_user") or "the bound"
             text = f"{entry['total'] / users:.1f} ± {entry['std'] / users:.1f} (bound {bound})"
             rows.append((str(entry["round"]), "items counted per user", text))
-    text = ""
-    if rows:
-        text = page.table("From the noisy releases alone", ("round", "what", "value"), rows)
+    text = page.table("From the noisy releases alone", ("round", "what", "value"), rows) if rows else ""
     diagnostics = record.get("diagnostics")
     if diagnostics is None or "clipping" not in diagnostics:
         return text

@@ -160,8 +160,7 @@ def plan(definition: common_pb2.TaskDefinition, *, helper: bool) -> TablePlan:
     Raises:
       ConfigurationError: the task has no keyed table, or a number of it is out of range.
     """
-    keyed = next((table for table in algorithm_for(definition).tables if table.keyed), None)
-    if keyed is None:
+    if (keyed := next((table for table in algorithm_for(definition).tables if table.keyed), None)) is None:
         raise ConfigurationError("Expected a task with a keyed table: devices of other tasks fetch no rows")
     return plan_table(keyed.name, **asdict(ServedSizes.of(definition)), helper=helper)
 

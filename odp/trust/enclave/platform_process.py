@@ -104,8 +104,7 @@ class PlatformProcess:
         for watched in (self._control, connection):
             waiting.register(watched, select.POLLIN | select.POLLHUP)
         while True:
-            events = waiting.poll(None if self._running else START_SECONDS * 1000)
-            if not events:
+            if not (events := waiting.poll(None if self._running else START_SECONDS * 1000)):
                 self._tell_host(error_frame(StateError(f"the enclave did not start within {START_SECONDS:.0f} s")))
                 return
             if any(descriptor == self._control.fileno() for descriptor, _ in events):

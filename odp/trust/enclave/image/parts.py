@@ -169,8 +169,7 @@ class ImageFile:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         head = os.pread(descriptor, _LARGEST_MANIFEST, 0)
-        end = head.find(b"\n\n")
-        if end < 0:
+        if (end := head.find(b"\n\n")) < 0:
             raise ConfigurationError(f"it is no image of an enclave: {_ADVICE}")
         self.image = Image.parse(head[: end + 2])
         if self.image.size > _LARGEST_IMAGE:

@@ -105,8 +105,7 @@ def _closure(requirements: Sequence[str]) -> dict[str, importlib.metadata.Distri
             continue
         distributions[name] = distribution
         for line in distribution.requires or ():
-            requirement = _NAME.match(line)
-            if requirement is not None and "extra ==" not in line:
+            if (requirement := _NAME.match(line)) is not None and "extra ==" not in line:
                 waiting.append(_normal(requirement.group()))
     return distributions
 
