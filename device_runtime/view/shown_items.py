@@ -18,11 +18,6 @@ from odp.v1 import common_pb2
 if TYPE_CHECKING:
     from device_runtime.inference.recommend import Recommendation
 
-    @property
-    def reasons(self) -> Sequence[Sequence[tuple[int | str, float]]] | None:
-        """For each item the own ones that move its prediction most, by key or number, and by how much."""
-        ...
-
 
 @dataclass(frozen=True, repr=False)
 class ShownItems:
@@ -75,7 +70,7 @@ class ShownItems:
 BECAUSE = "because of"
 
 
-def reasons_in_words(best: Best, named: NamedItems | None) -> list[str] | None:
+def reasons_in_words(best: Recommendation, named: NamedItems | None) -> list[str] | None:
     """For each item "A (+0.31), B (-0.12)", by title, else by key or number; None where nobody asked for it."""
     if best.reasons is None:
         return None
