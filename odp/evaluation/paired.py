@@ -17,7 +17,7 @@ from odp.numerics.arrays import Float64Array, Int64Array
 def squares_by_user(predicted: Float64Array, targets: Ratings) -> Float64Array:
     """Each user's sum of squared errors float64 [n_users], of predictions float64 [n_ratings]."""
     squares = (predicted - targets.values) ** 2
-    return np.bincount(targets.users(), weights=squares, minlength=targets.n_users)
+    return np.asarray(np.bincount(targets.users(), weights=squares, minlength=targets.n_users), dtype=np.float64)
 
 
 def rmse_error(squares: Float64Array, others: Float64Array, entries: Int64Array) -> float:
