@@ -9,14 +9,41 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from odp.datasets.item_texts import ItemTitles, NamedItems
+from odp.numerics.arrays import Float64Array
 from odp.protocol.catalogues.catalogue import Catalogue
 from odp.v1 import common_pb2
 
-if TYPE_CHECKING:
-    from device_runtime.inference.recommend import Recommendation
+
+class Best(Protocol):
+    """Recommendations as a device finds them; ``device_runtime.Recommendation`` is such."""
+
+    @property
+    def names(self) -> Sequence[int | str]:
+        """The key of each item, or its number where there is none."""
+        ...
+
+    @property
+    def scores(self) -> Float64Array:
+        """Their predictions."""
+        ...
+
+    @property
+    def values(self) -> bool:
+        """Whether scores are values of the declared range."""
+        ...
+
+    @property
+    def left_out(self) -> int:
+        """Own ratings whose items the model does not know."""
+        ...
+
+    @property
+    def reasons(self) -> Sequence[Sequence[tuple[int | str, float]]] | None:
+        """For each item the own ones that move its prediction most, by key or number, and by how much."""
+        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,7 +61,7 @@ class ShownItems:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, best: Recommendation, named: NamedItems | None, *, offline: str | None = None) -> ShownItems:
+    def of(cls, best: Best, named: NamedItems | None, *, offline: str | None = None) -> ShownItems:
         """``best`` by title, else by key or number; ``offline`` says why the model may be outdated."""
         notes = [] if offline is None else [offline]
         if best.left_out:
@@ -70,7 +97,7 @@ class ShownItems:
 BECAUSE = "because of"
 
 
-def reasons_in_words(best: Recommendation, named: NamedItems | None) -> list[str] | None:
+def reasons_in_words(best: Best, named: NamedItems | None) -> list[str] | None:
     """For each item "A (+0.31), B (-0.12)", by title, else by key or number; None where nobody asked for it."""
     if best.reasons is None:
         return None

@@ -80,7 +80,7 @@ def baselines(task: BudgetedTask, split: Split, *, seed: int) -> Baselines:
     Raises:
       DataError: a part has no ratings, or the data are implicit.
     """
-    return Baselines(**{name: found.scores[0] for name, found in baseline_outcomes(task, split, seed=seed).items()})
+    return Baselines(**{name: outcome.scores[0] for name, outcome in baseline_outcomes(task, split, seed=seed).items()})
 
 
 def baseline_outcomes(task: BudgetedTask, split: Split, *, seed: int) -> dict[str, Outcome]:
