@@ -25,7 +25,7 @@ from device_runtime.store.reader import beside
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.computing_terms import ComputingTerms
-from odp.errors import ConfigurationError, ServiceError
+from odp.errors import ConfigurationError, ServiceError, StateError
 from odp.numerics.arrays import Int64Array
 from odp.protocol.wire.model import Slices
 from odp.refusing import refusing
@@ -76,7 +76,11 @@ class Here:
             self.keys(window)
         if self._own_data is None:
             raise TimeoutError
-        return self._computation.compute(self._own_data, slices)
+        try:
+            return self._computation.compute(self._own_data, slices)
+        except StateError as error:
+            # Not of the store: a trainer's process could not be started. Only a device with rows asks for one.
+            raise ChildProcessError(str(error)) from error
 
     def end(self) -> None:
         """Does nothing: its worst case is short."""

@@ -21,7 +21,7 @@ from doors import impatient_door
 
 import odp
 from device_runtime.round.admission import Admission
-from device_runtime.round.computations import RoundComputation
+from device_runtime.round.computations import OwnData, RoundComputation
 from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.contribution import Contributing, Contribution, Here, There
 from device_runtime.round.door import PROCESS_BYTES, Door, Window
@@ -109,6 +109,25 @@ def test_r345_a_store_that_cannot_be_read_is_an_error_and_not_before_its_time() 
     with pytest.raises(StateError, match="the disk"):
         made.contribution(None)
     assert time.monotonic() - began >= 0.75 * QUICK.seconds
+
+
+def test_r345_a_trainer_that_cannot_be_started_does_not_tell_who_has_rows(store: Store) -> None:
+    """A device without rows trains nothing, and contributes: one with rows, whose process cannot start, does too."""
+
+    class NoProcess:
+        definition = None
+
+        def read(self, reader: Store) -> OwnData:
+            return OwnData({}, np.zeros(0, dtype=np.int64))
+
+        def compute(self, own: OwnData, slices: Any) -> Any:
+            raise StateError("the service's processes could not be started: Resource temporarily unavailable")
+
+    computer = Here(store, cast("Any", NoProcess()))
+    made = Contributing(
+        Door(speed=lambda: 0.0), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
+    )  # fmt: skip
+    assert made.contribution(None).payload == EMPTY
 
 
 def test_r346_devices_of_one_host_wait_side_by_side_and_work_a_few_at_a_time() -> None:
