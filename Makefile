@@ -59,7 +59,8 @@ test: $(VENV)/dev ## Run the tests that start no programs, and one for each part
 test-all: $(VENV)/dev ## Run all tests, as CI does; most of their time is that of programs
 	$(PYTEST) -m "not proof" $(ARGS)
 
-proof: $(VENV)/dev $(VENV)-keras/keras ## Run what takes hours or needs a quiet machine: kills at every step, attacks with real clocks, operators' pages
+# It needs what .ci/run installs: Chromium, PostgreSQL, promtool and a C compiler.
+proof: $(VENV)/dev $(VENV)-keras/keras docs ## Run what takes hours or needs a quiet machine: kills at every step, attacks with real clocks, operators' pages
 	$(BIN)/python -m pytest -m proof $(ARGS)
 	$(VENV)-keras/bin/python -m pytest -m proof tests/models/litert
 	$(BIN)/python tests/security/planted_bugs.py

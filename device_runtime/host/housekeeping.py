@@ -18,9 +18,9 @@ from odp.transport.logs import Log
 
 HOUR_SECONDS = 3600.0
 _STORES_PER_STEP = 32
-# At a start, which no other party sees.
+# At a start: whoever makes a host start sees that it has old rows, and no more than that (N6).
 _START_SECONDS = 1.0
-#: For what was begun, after the last row that a step begins with: to overwrite the largest row, and to commit.
+#: For what was begun, after the last row that a step begins with: to overwrite the largest row, and to commit a few.
 END_SECONDS = 1.0
 # Of an app's call in which stores are pruned, and of a pause, at least.
 _FIXED_SECONDS = 2.0
@@ -88,9 +88,11 @@ class Housekeeping:
         for _ in range(min(_STORES_PER_STEP, len(self._stores))):
             if over():
                 return
-            # One that is not finished is the first of the next step.
+            # One that is not finished comes again after the others.
             if self._tidied(self._stores[0], over):
                 self._stores.popleft()
+            else:
+                self._stores.rotate(-1)
         if not self._stores:
             self._end()
 

@@ -35,6 +35,8 @@ _LONGEST_DAYS = 36_500.0
 #: A time further ahead of the last pruning than this is noted, and believed the next time.
 _LEAP_SECONDS = 2 * _DAY
 _MOST_ROWS = 5000
+#: Of a transaction.
+_ROWS_TOGETHER = 16
 _MOST_FILES = 1000
 
 
@@ -131,7 +133,8 @@ def prune(
     """Deletes rows and reports older than their period, at most ``most`` per table; returns their number.
 
     A later call goes on where one stopped. ``now`` is in seconds since the epoch; see above for a clock that jumps.
-    Once ``over`` is true, no further row is deleted: to overwrite one takes as long as it is large.
+    Once ``over`` is true, no further row is deleted. Few are deleted in a transaction, so that neither its end nor who
+    waits for the store takes as long as all that is deleted.
 
     Raises:
       StateError: the store cannot be written, or is damaged.
@@ -141,22 +144,32 @@ def prune(
         database.execute("INSERT OR REPLACE INTO pruning (one, time) VALUES (1, ?)", (now,))
         if last is None or not 0.0 <= now - last[0] <= _LEAP_SECONDS:
             return 0
-        deleted = 0
-        for table, period, old in _TABLES:
-            if (days := getattr(retention, period)) is None:
-                continue
-            columns = _KEYS.get(table, ("id",))
-            rows = database.all(
-                f"SELECT {', '.join(columns)} FROM {table} WHERE {old} LIMIT ?2", (now - days * _DAY, most)
-            )
-            condition = " AND ".join(f"{column} = ?" for column in columns)
-            for row in rows:
-                if over():
-                    return deleted
-                deleted += database.execute(f"DELETE FROM {table} WHERE {condition}", row)
-        if retention.reports is not None and not over():
-            deleted += erase_reports(database, before=now - retention.reports * _DAY, most=most)
-        return deleted
+    deleted = 0
+    for table, period, old in _TABLES:
+        if (days := getattr(retention, period)) is None:
+            continue
+        columns, before = _KEYS.get(table, ("id",)), now - days * _DAY
+        rows = database.all(f"SELECT {', '.join(columns)} FROM {table} WHERE {old} LIMIT ?2", (before, most))
+        # Still old: another program may have written it again meanwhile.
+        same = " AND ".join(f"{column} = ?{place}" for place, column in enumerate(columns, start=2))
+        statement = f"DELETE FROM {table} WHERE {same} AND {old}"
+        for first in range(0, len(rows), _ROWS_TOGETHER):
+            with database.transaction():
+                for row in rows[first : first + _ROWS_TOGETHER]:
+                    if over():
+                        return deleted
+                    deleted += database.execute(statement, (before, *row))
+    if retention.reports is not None:
+        limit = deleted + most
+        while not over() and deleted < limit:
+            with database.transaction():
+                erased = erase_reports(
+                    database, before=now - retention.reports * _DAY, most=min(_ROWS_TOGETHER, limit - deleted)
+                )
+            deleted += erased
+            if not erased:
+                break
+    return deleted
 
 
 def records_needed(database: Database, retention: Retention, *, now: float) -> set[str]:

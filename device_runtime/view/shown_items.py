@@ -23,27 +23,22 @@ class Best(Protocol):
     @property
     def names(self) -> Sequence[int | str]:
         """The key of each item, or its number where there is none."""
-        ...
 
     @property
     def scores(self) -> Float64Array:
         """Their predictions."""
-        ...
 
     @property
     def values(self) -> bool:
         """Whether scores are values of the declared range."""
-        ...
 
     @property
     def left_out(self) -> int:
         """Own ratings whose items the model does not know."""
-        ...
 
     @property
     def reasons(self) -> Sequence[Sequence[tuple[int | str, float]]] | None:
         """For each item the own ones that move its prediction most, by key or number, and by how much."""
-        ...
 
 
 @dataclass(frozen=True, repr=False)

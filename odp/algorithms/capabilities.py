@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkab
 
 from odp.algorithms.seam import Algorithm, Client, LocalData, NoisyTensors, Population, Server
 from odp.models.intervals import Intervals
-from odp.models.reasons import Reasons
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.protocol.wire.model import ModelVersion, Slices
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from odp.models.item_files import IndexColumns, ItemColumns
     from odp.models.left_out import LeftOut
     from odp.models.rated_items import RatedItems
+    from odp.models.reasons import Reasons
     from odp.models.warm_start import WarmStart
     from odp.privacy.events import Event
     from odp.v1 import common_pb2
@@ -46,7 +46,6 @@ class RecommenderClient(Client, Protocol):
 
     def reasons(self, slices: Slices, data: LocalData, items: Int64Array) -> Reasons:
         """What each of the person's own items adds to the predictions of ``items``. Raises as ``predict``."""
-        ...
 
 
 @runtime_checkable

@@ -109,7 +109,7 @@ def is_frame(source: object) -> bool:
 def _names_of(frame: object) -> list[str] | None:
     if not (hasattr(frame, "__arrow_c_stream__") or hasattr(frame, "__dataframe__") or hasattr(frame, "iloc")):
         return None
-    if (names := getattr(frame, "column_names", None)) is None:
+    if (names := getattr(frame, "column_names", None)) is None:  # those of Arrow's tables
         schema = getattr(frame, "schema", None)
         names = getattr(frame, "columns", None) if schema is None else getattr(schema, "names", None)
         if callable(names):

@@ -250,7 +250,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
     held = next(names for names in kernel.ATTEMPTS if not names or kernel.unshare(names))
     if "namespace-process" in held:
-        if child := os.fork():
+        if child := os.fork():  # it is in the new namespace, and this process is not
             control.close()
             os.waitpid(child, 0)
             os._exit(0)

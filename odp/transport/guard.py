@@ -69,8 +69,8 @@ class Guard:
         self._thread.join()
 
     def _run(self) -> None:
-        pause = _LATER
-        while not self._wait(pause):
+        pause = step = _LATER
+        while not self._wait(pause, step):
             began = time.thread_time()  # a machine that is busy with an attack must not slow the looks
             try:
                 busy = self._look(pause)
@@ -80,18 +80,23 @@ class Guard:
                     why = error.strerror if isinstance(error, OSError) else type(error).__name__
                     self._log.error("connections_not_watched", why=why, where=places(error))
             took = time.thread_time() - began
-            pause = max(_SOON, took / _SHARE_SOON) if busy else max(_LATER, took / _SHARE_LATER)
+            soon = max(_SOON, took / _SHARE_SOON)
+            pause = soon if busy else max(_LATER, took / _SHARE_LATER)
+            step = pause if busy else max(_LATER / _COUNTS, soon)
             self._trim()  # it can take a second after an attack, which must not put off the next look
 
-    def _wait(self, pause: float) -> bool:
-        """Until the next look is due, or a connection may have come; whether the watch has ended."""
-        counts = _COUNTS if pause >= _LATER else 1
-        before = self._sockets.descriptors()
-        for _ in range(counts):
-            if self._stopped.wait(pause / counts):
+    def _wait(self, pause: float, step: float) -> bool:
+        """Until the next look is due, or a count sees that a connection may have come; whether the watch has ended.
+
+        Descriptors are counted each ``step`` seconds.
+        """
+        before, left = self._sockets.descriptors(), pause
+        while left > 0.0:
+            if self._stopped.wait(min(step, left)):
                 return True
             if self._sockets.descriptors() > before:
                 break
+            left -= step
         return False
 
     def _look(self, pause: float) -> bool:

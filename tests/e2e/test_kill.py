@@ -161,7 +161,7 @@ def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(
 
 @pytest.mark.slow
 def test_an_enclave_or_a_platform_that_is_killed_ends_its_service_which_then_goes_on(platform: Platform) -> None:
-    """Each of the aggregator's and of the distributor's, from outside, while devices contribute."""
+    """The aggregator's and the distributor's, from outside; the aggregator's enclave while devices contribute."""
     task = a_task()
     platform.submit(task)
     for name, which in (("distributor", "enclave"), ("distributor", "platform"), ("aggregator", "platform")):

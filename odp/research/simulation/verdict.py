@@ -110,9 +110,10 @@ def verdict(record: Mapping[str, Any]) -> Verdict:
     order = sorted(rivals, key=score.gain)
     best = order[0]
     level = next((name for name in order if score.is_level(name)), None)
-    if score.gain(best) < 0 and level != best:
-        winner = look(best).name
-        text = f"{winner[:1].upper()}{winner[1:]} wins with {rivals[best]:.3f}: this model has {reached}."
+    better = next((name for name in order if score.gain(name) < 0 and not score.is_level(name)), None)
+    if better is not None:
+        winner = look(better).name
+        text = f"{winner[:1].upper()}{winner[1:]} wins with {rivals[better]:.3f}: this model has {reached}."
         advice = "the noise outweighs what it learns; try a larger ε, more users or fewer parameters"
         if record.get("epsilon") is None:
             advice = "it fails without noise, too, so its settings or its data do not fit"

@@ -126,7 +126,7 @@ def test_a_host_looks_at_all_stores_of_its_folder_once_an_hour(tmp_path: Path) -
         assert store.data("music").events() == []
 
 
-def test_r422_a_step_ends_at_its_time_and_the_next_one_goes_on_with_the_same_store(tmp_path: Path) -> None:
+def test_r422_a_step_ends_at_its_time_and_the_next_one_goes_on(tmp_path: Path) -> None:
     """Half a second passes at each look at the clock, and so for each row."""
     now, steady = [1000 * DAY], [0.0]
 
@@ -191,3 +191,18 @@ def test_a_retention_file_names_what_is_wrong(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ConfigurationError, match=message):
             Retention.load(path)
+
+
+def test_r422_rows_are_deleted_few_at_a_time_so_that_nobody_waits_for_all_of_them(tmp_path: Path) -> None:
+    now, seen = 1000 * DAY, []
+    with Store.open_or_create(store_path(tmp_path, 0), durable=False) as store:
+        store.data("music").replace_events("play", [{"track": track} for track in range(40)], time=0.0)
+        prune(store, Retention(), now=now)
+
+        def look() -> bool:
+            with Store.open(store_path(tmp_path, 0), durable=False) as other:
+                seen.append(other.data("music").count("events"))
+            return False
+
+        assert prune(store, Retention(), now=now + HOUR_SECONDS, over=look) == 40
+    assert sorted(set(seen), reverse=True) == [40, 24, 8, 0], "what other programs see between transactions"

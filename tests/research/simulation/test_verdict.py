@@ -61,6 +61,8 @@ def ranking(value: float) -> dict[str, Any]:
          "This model and a baseline are level: test RMSE 0.860 at ε = 8, user mean", "does not pay"),
         (record(1.0, standard_errors={"user_mean": 0.2, "dp_item_user_bias": 0.01}), "lose",
          "DP item mean + user bias wins", ""),
+        (record(1.02, standard_errors={"dp_item_user_bias": 0.2, "user_mean": 0.001}), "lose",
+         "User mean, on the device wins with 1.000", ""),
         (record(0.86, standard_errors={"dp_item_user_bias": None}), "win", "beats each", "`odp compare` runs them"),
         (record(1.05), "lose", "DP item mean + user bias wins with 0.950: this model has test RMSE 1.050", "not good"),
         (record(1.05, epsilon=None), "lose", "1.050 without noise", "fails without noise"),
