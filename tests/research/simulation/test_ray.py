@@ -105,6 +105,7 @@ def test_a_node_that_is_killed_in_the_middle_changes_nothing(cluster, ratings):
     cluster.remove_node(nodes[1])
 
 
+@pytest.mark.proof  # three minutes on two cores, most of them of starting; parts and trials are compared in CI
 @pytest.mark.usefixtures("coarse_composition")
 def test_sampled_rounds_and_networks_of_one_layer_are_equal_too(cluster, ratings):
     sampled = task(

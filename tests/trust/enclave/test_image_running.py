@@ -116,7 +116,7 @@ def test_r440_an_image_that_is_written_to_while_it_is_copied_starts_nothing_else
         else:
             with pytest.raises(ConfigurationError, match="is not the one that its manifest lists"), loaded(file):
                 pass
-    assert descriptors() == before
+    assert descriptors() <= before  # another thread of this program may have closed one
 
 
 def test_r440_a_part_that_is_empty_is_read_like_any_other(tmp_path: Path) -> None:
