@@ -41,10 +41,10 @@ def test_two_samples_of_the_same_methods_lie_within_the_errors_as_often_as_a_nor
     everyone = _errors(rng, 200_000, apart=0.1)
     truth = math.sqrt(everyone[1].sum() / everyone[2].sum()) - math.sqrt(everyone[0].sum() / everyone[2].sum())
     for _ in range(300):
-        drawn = rng.integers(0, 200_000, 250)
-        squares, others, entries = (values[drawn] for values in everyone)
-        found = math.sqrt(others.sum() / entries.sum()) - math.sqrt(squares.sum() / entries.sum())
-        inside += abs(found - truth) <= rmse_error(squares, others, entries)
+        sample = rng.integers(0, 200_000, 250)
+        squares, others, entries = (values[sample] for values in everyone)
+        difference = math.sqrt(others.sum() / entries.sum()) - math.sqrt(squares.sum() / entries.sum())
+        inside += abs(difference - truth) <= rmse_error(squares, others, entries)
     assert 0.58 <= inside / 300 <= 0.78
 
 

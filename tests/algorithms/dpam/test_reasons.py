@@ -48,11 +48,14 @@ def test_a_prediction_is_its_items_part_and_what_own_values_add(
     @settings(max_examples=25, deadline=None)
     @given(st.data())
     def holds(drawn: st.DataObject) -> None:
-        own = drawn.draw(st.lists(st.integers(0, ITEMS - 1), min_size=1, max_size=20, unique=True))
-        values = drawn.draw(st.lists(st.floats(1, 5), min_size=len(own), max_size=len(own)))
-        data, nothing = own_rows(np.array(own), np.array(values)), own_rows(np.zeros(0, dtype=np.int64), np.zeros(0))
+        own_items = drawn.draw(st.lists(st.integers(0, ITEMS - 1), min_size=1, max_size=20, unique=True))
+        values = drawn.draw(st.lists(st.floats(1, 5), min_size=len(own_items), max_size=len(own_items)))
+        data, nothing = (
+            own_rows(np.array(own_items), np.array(values)),
+            own_rows(np.zeros(0, dtype=np.int64), np.zeros(0)),
+        )
         reasons = client.reasons(slices, data, EVERY)
-        assert sorted(reasons.items.tolist()) == sorted(own)
+        assert sorted(reasons.items.tolist()) == sorted(own_items)
         explained = client.predict(slices, nothing, EVERY) + reasons.added.sum(axis=1)
         np.testing.assert_allclose(explained, client.predict(slices, data, EVERY), rtol=1e-7, atol=1e-7)
 
@@ -64,16 +67,16 @@ def test_a_value_as_expected_adds_nothing_and_one_that_moves_changes_the_predict
 ) -> None:
     client, slices = DpamClient(define(items=ITEMS, rank=3, places=8)), model(3, 2)
     rng = np.random.default_rng(4)
-    own, values = np.array([5, 9, 31, 44]), rng.uniform(1, 5, 4)
-    data = own_rows(own, values)
+    own_items, values = np.array([5, 9, 31, 44]), rng.uniform(1, 5, 4)
+    data = own_rows(own_items, values)
     added = client.reasons(slices, data, EVERY).added
     nothing = own_rows(np.zeros(0, dtype=np.int64), np.zeros(0))
-    expected = client.predict(slices, nothing, own)
+    expected = client.predict(slices, nothing, own_items)
     for place in range(4):
         changed = values.copy()
         changed[place] = np.clip(expected[place], 1, 5)
         share = (values[place] - changed[place]) / (values[place] - expected[place])
-        other = client.predict(slices, own_rows(own, changed), EVERY)
+        other = client.predict(slices, own_rows(own_items, changed), EVERY)
         np.testing.assert_allclose(
             client.predict(slices, data, EVERY) - other, share * added[:, place], rtol=1e-6, atol=1e-7
         )
