@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from odp._system.closing import Closing
+from odp._system.files.durability import disk_failed
 from odp._system.files.private_files import make_private
 from odp.crypto.log_reasons import LogReason
 from odp.errors import AttestationError, CertificateError, DiskFull, OdpError, StateError, TransparencyError
@@ -214,6 +215,9 @@ class CheckInPlan(Closing):
         try:
             yield
         except (sqlite3.DatabaseError, OSError) as error:
+            name = getattr(error, "sqlite_errorname", "")
+            if name.startswith("SQLITE_IOERR"):
+                raise disk_failed(self._path, name) from error
             if "full" in str(error).lower():
                 raise DiskFull(f"the jobs {self._path}: disk full; free some space; nothing was lost") from error
             raise StateError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +182,25 @@ def test_r422_forgetting_rows_moves_neither_the_next_call_nor_the_end_of_a_host(
     assert times == [5.0, 10.0]
     assert host.pauses == [2.0, 2.0]
     assert slow.steps == 2
+
+
+def test_a_disk_that_does_not_store_the_plan_is_named_and_the_plan_of_before_holds(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk; it holds for the journal, which no full disk message names."""
+    path = tmp_path / "jobs.sqlite"
+    with CheckInPlan(path, "people", clock=lambda: 1000.0) as plan:
+        plan.store(50.0)
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from device_runtime.host.pacing import CheckInPlan; from odp.errors import DiskFailed\n"
+        "plan = CheckInPlan(Path(sys.argv[1]), 'people', clock=lambda: 1000.0)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))\n"
+        "try: plan.store(70.0)\n"
+        "except DiskFailed as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert f"{path}: the disk did not store what was written (SQLITE_IOERR" in done.stdout
+    assert done.stdout.strip().endswith("it goes on from what is stored")
+    with CheckInPlan(path, "people", clock=lambda: 1000.0) as plan:
+        assert plan.wait() == 50.0
