@@ -83,6 +83,8 @@ class _Connection:
     #: Of the first look that saw too many; None while there are not.
     warned: _Warning | None = None
     active: float = 0.0
+    #: Whether a message arrived since the look before.
+    receives: bool = False
 
     @property
     def is_new(self) -> bool:
@@ -170,7 +172,8 @@ class Connections:
                 each.warned = _Warning(self._watched, self._idle_turns)
             if each.warned is not None and self._is_certain(each, each.warned, excess[id]):
                 ended[id] = "bytes without a request"
-            busy = busy or each.warned is not None or each.is_new
+            # A block of headers that never ends lets no message of its connection through (RFC 9113, section 6.10).
+            busy = busy or each.is_new or (each.warned is not None and not each.receives)
         self._end_beyond_sum(excess, ended)
         self._end_beyond_memory(excess, ended, resident)
         for id in ended:
@@ -221,6 +224,7 @@ class Connections:
         progress = self._progress.get(each.traffic.peer)
         moved = False
         if progress is not None:
+            each.receives = progress.messages > each.messages
             done = progress.answered - each.answered + progress.messages - each.messages
             explained += done * self._limits.metadata_bytes
             explained += _FRAMING * (progress.message_bytes - each.message_bytes)

@@ -14,6 +14,7 @@ import contextlib
 import math
 import os
 import resource
+import sys
 import threading
 import time
 from collections import Counter
@@ -28,6 +29,11 @@ _TASKS, _MEMORY = Path("/proc/self/task"), Path("/proc/self/statm")
 _PAGE = resource.getpagesize()
 #: Seconds between two looks: while a connection is new or suspect, and otherwise.
 _SOON, _LATER = 0.005, 0.05
+#: The same after a look that ended a connection, and the least: others of its kind may be waiting for their turn. Such
+#: looks are no more than connections that are ended, each of which cost its sender's address a wait.
+_AT_ONCE = 0.001
+#: How long another thread may hold the interpreter's lock when the guard wants it: a look takes it many times.
+_SWITCH_SECONDS = 0.0005
 #: How often the descriptors are counted between two looks with nothing suspect: gRPC reads what a new one sends as
 #: fast as it comes.
 _COUNTS = 5
@@ -60,6 +66,7 @@ class Guard:
         self._trim_after = _TRIM_SECONDS
         self._trim_at: float | None = None
         self._stopped = threading.Event()
+        sys.setswitchinterval(_SWITCH_SECONDS)
         self._thread = threading.Thread(target=self._run, name="connections", daemon=True)
         self._thread.start()
 
@@ -73,14 +80,16 @@ class Guard:
         while not self._wait(pause, step):
             began = time.thread_time()  # a machine that is busy with an attack must not slow the looks
             try:
-                busy = self._look(pause)
+                busy, ended = self._look(pause)
             except Exception as error:
-                busy = True
+                busy, ended = True, False
                 if self._is_due("connections_not_watched"):
                     why = error.strerror if isinstance(error, OSError) else type(error).__name__
                     self._log.error("connections_not_watched", why=why, where=places(error))
             took = time.thread_time() - began
             soon = max(_SOON, took / _SHARE_SOON)
+            if ended:
+                soon = max(_AT_ONCE, took)
             pause = soon if busy else max(_LATER, took / _SHARE_LATER)
             step = pause if busy else max(_LATER / _COUNTS, soon)
             self._trim()  # it can take a second after an attack, which must not put off the next look
@@ -99,7 +108,7 @@ class Guard:
             left -= step
         return False
 
-    def _look(self, pause: float) -> bool:
+    def _look(self, pause: float) -> tuple[bool, bool]:
         verdict = self._connections.judge(self._sockets.connections(), resident=_resident(), pause=pause)
         if verdict.busy:
             self._loop.call_soon_threadsafe(self._connections.turned)
@@ -123,7 +132,7 @@ class Guard:
         if now >= self._renice_at:
             self._renice_at = now + _RENICE_SECONDS
             self._renice()
-        return verdict.busy
+        return verdict.busy, bool(verdict.ended)
 
     def _trim(self) -> None:
         if self._trim_at is not None and time.monotonic() >= self._trim_at:

@@ -30,8 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services run on
 
 CONNECTIONS, ADDRESSES = 48, 100
 SECONDS = 6.0
-#: What gRPC has read before the guard sees it, of a listener in a process of its own on two cores: 14 to 50 when these
-#: are quiet, and 64 when they are busy.
+#: What gRPC has read before the guard sees it, of a listener in a process of its own on two quiet cores: 9 to 62.
 MEBIBYTES = 64
 #: The same of one connection from each of 100 addresses, which open new ones: 90 to 220.
 MEBIBYTES_OF_ADDRESSES = 448

@@ -62,6 +62,16 @@ def test_r436_a_program_that_stood_still_has_time_to_begin_what_arrived_meanwhil
         assert {number} in ended, "a loop that hangs protects no attack"
 
 
+def test_a_known_connection_is_looked_at_soon_unless_its_messages_arrive() -> None:
+    world = World()
+    peer = _of(1, 0).peer
+    world.answer(peer)
+    assert not world.connections.judge([_of(1, 4 * KIB)]).busy
+    world.connections.begin(peer).messages += 1
+    assert not world.connections.judge([_of(1, 200 * KIB)]).busy, "an upload whose next call has not begun yet"
+    assert world.connections.judge([_of(1, 200 * KIB)]).busy, "no message came since"
+
+
 def test_r436_looks_that_are_meant_to_be_rare_count_for_what_they_last() -> None:
     world = World()
     traffic = [_of(1, 40 * KIB)]

@@ -51,7 +51,7 @@ def opened(path: Path, *blobs: Blob) -> Iterator[ImageFile]:
 
 def memory_files() -> list[str]:
     """Those of images that this process has open; other threads of it open and close files of their own."""
-    return [name for name in os.listdir("/proc/self/fd") if "odp-image" in os.path.realpath(f"/proc/self/fd/{name}")]
+    return [place.name for place in Path("/proc/self/fd").iterdir() if "odp-image" in os.path.realpath(place)]
 
 
 def content(descriptor: int) -> bytes:
