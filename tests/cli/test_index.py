@@ -55,6 +55,31 @@ def test_an_index_is_exported_shown_updated_and_recommended_from(odp: Odp, tmp_p
         odp("device", "recommend", *at, "--population", "others")
 
 
+def test_neighbours_are_shown_by_key_and_by_title_as_text_page_and_json(odp: Odp, tmp_path: Path) -> None:
+    ratings = platform.synthetic_movielens(n_users=120, n_items=40, ratings_per_user=8, seed=5)
+    ratings.save(tmp_path / "films.npz")
+    file, page = tmp_path / "items.index", tmp_path / "alike.html"
+    odp("simulate", "--data", tmp_path / "films.npz", "--no-baselines", "--no-features", "--export", file)
+    keys = list(platform.open_index(file).keys)
+    lines = [f'"{key}",{"Twins" if place < 2 else f"[Title] {place}"}' for place, key in enumerate(keys[:-1])]
+    (tmp_path / "titles.csv").write_text("\n".join(("item,title", *lines)))
+    by_key = odp("index", "neighbours", file, "--item", keys[5], "--count", 3, "--json").json
+    (shown,) = by_key["items"]
+    assert (shown["item"], len(shown["neighbours"]), by_key["items_without_title"]) == (keys[5], 3, 0)
+    titled = ["--titles", tmp_path / "titles.csv"]
+    asked = ["index", "neighbours", file, "--item", "[Title] 5", "--item", keys[-1], "--count", 39, *titled]
+    printed = odp(*asked, "--page", page)
+    assert "note: 1 items have no title" in printed.out
+    assert "[Title] 6" in printed.out
+    assert keys[-1] in page.read_text()
+    assert "[Title] 6" in page.read_text()
+    assert [each["item"] for each in odp(*asked, "--json").json["items"]] == [keys[5], keys[-1]]
+    with pytest.raises(ConfigurationError, match=r"got 'Twins'; 2 items have this title, such as"):
+        odp("index", "neighbours", file, "--item", "Twins", *titled)
+    with pytest.raises(ConfigurationError, match="to be a key of the index, such as"):
+        odp("index", "neighbours", file, "--item", "nothing")
+
+
 def test_titles_name_the_items_of_a_device_by_key_and_never_by_row(odp: Odp, tmp_path: Path) -> None:
     lines = ["user,item,rating"]
     ratings = platform.synthetic_movielens(n_users=120, n_items=30, ratings_per_user=8, seed=5)
