@@ -23,7 +23,7 @@
         ├── DiskFull            there is no room for what has to be stored: free some, then start again
         ├── OutOfResources      this machine has no memory, thread or open file left for a call: free some, then retry
         ├── DiskFailed          the disk did not store what it was given: the program has to end; start it again
-        ├── StoreUnreachable    a database does not answer: the program waits for it, and goes on
+        ├── StoreUnreachable    a database does not answer, or is locked: the program waits for it, and goes on
         └── StoreDamaged        a device's store holds bytes that were not written so: repair it, or restore a backup
 
 A caller writes::
@@ -195,7 +195,7 @@ class DiskFailed(StateError):
 
 
 class StoreUnreachable(StateError):
-    """A database does not answer, or ended the connection; the same call may succeed when it is back."""
+    """A database does not answer, ended the connection, or is locked; the same call may succeed later."""
 
 
 class StoreDamaged(StateError):

@@ -48,6 +48,7 @@ from odp.errors import (
     StaleModel,
     StateError,
     StoreDamaged,
+    StoreUnreachable,
     TransparencyError,
 )
 from odp.refusing import refusing
@@ -185,6 +186,8 @@ class Fleet:
                         entry = counts.setdefault((task, round), [0, 0])
                         entry[0] += state is State.SENT
                         entry[1] += state is State.REFUSED
+            except StoreUnreachable as error:
+                self._let_rest(device, _held(error))
             except StateError as error:
                 self._lost(device, error)
         if missing:
@@ -412,6 +415,9 @@ class Fleet:
         except NotNow as error:
             self._let_rest(device, error)
             return ""
+        except StoreUnreachable as error:
+            self._let_rest(device, _held(error))
+            return ""
         except PrivacyError as error:
             self._decline(keys[0] if keys else None, device, error)
             return "declined"
@@ -448,6 +454,8 @@ class Fleet:
             try:
                 with Store.open(store_path(self._state.root, device), durable=self._options.durable) as store:
                     self._look(store, device)
+            except StoreUnreachable as error:
+                self._let_rest(device, _held(error))
             except StateError as error:
                 self._lost(device, error)
         left = self._roster.until_due()
@@ -487,3 +495,8 @@ class Fleet:
     def _write_statistics(self) -> None:
         if (content := self.counts.take_changes()) is not None:
             self._state.write_atomically(FILE, content)
+
+
+def _held(error: StoreUnreachable) -> NotNow:
+    """Why a device rests whose store another program holds: it takes part once that has ended."""
+    return NotNow(str(error), "store")

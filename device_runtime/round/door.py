@@ -49,7 +49,7 @@ from odp.algorithms.computing_time import (
     machine_speed,
     require_fast_enough,
 )
-from odp.errors import NotNow, PrivacyError, StateError
+from odp.errors import NotNow, PrivacyError, StateError, StoreUnreachable
 from odp.models.computing_cost import MOST_BYTES
 from odp.v1 import common_pb2
 
@@ -288,6 +288,8 @@ class Window:
             time.sleep(max(self._begin - self._door.monotonic(), 0.0))
             try:
                 results.append(act())
+            except StoreUnreachable:
+                pass  # who holds the store, and for how long, may follow from the data
             except StateError as error:
                 failures.append(error)
             except Exception:  # whatever it is, it follows from the data, or came too late

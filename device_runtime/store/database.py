@@ -20,7 +20,7 @@ from device_runtime.store.keys import StoreKey
 from odp import _validate
 from odp._system.closing import Closing
 from odp._system.files.durability import Health, disk_failed
-from odp.errors import DataError, DiskFull, StateError, StoreDamaged
+from odp.errors import DataError, DiskFull, StateError, StoreDamaged, StoreUnreachable
 
 #: What a constraint of a table refuses.
 IntegrityError = sqlcipher.IntegrityError
@@ -153,7 +153,7 @@ def errors(path: Path) -> Iterator[None]:
         if "full" in reason:
             raise DiskFull(f"device store {path}: disk full; free some space; nothing was lost") from error
         if "locked" in reason or "busy" in reason:
-            raise StateError(f"device store {path} is locked by another program; stop it") from error
+            raise StoreUnreachable(f"device store {path} is locked by another program; stop it") from error
         if "unable to open" in reason or "readonly" in reason:
             raise StateError(f"device store {path} cannot be written; check the path and its permissions") from error
         raise StoreDamaged(

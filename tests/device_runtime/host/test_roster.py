@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -17,6 +18,7 @@ from device_runtime.person.conditions import Conditions
 from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import SimulatedSensors
 from device_runtime.round.computations import RoundComputation
+from device_runtime.store import database
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store, store_path
 from odp.errors import NotNow
@@ -30,6 +32,37 @@ def test_a_failing_device_does_not_hold_up_the_others(world: Any) -> None:
     host.run()
     assert [entry["devices_in"] for entry in host.written()["rounds"]] == [3, 3, 3]
     assert "1.sqlite is damaged" in world.log_text.getvalue()
+
+
+@pytest.mark.parametrize("opened_before", [True, False], ids=["while it takes part", "at the start"])
+def test_r450_a_device_whose_store_another_program_holds_rests_and_takes_part_later(
+    world: Any, monkeypatch: pytest.MonkeyPatch, opened_before: bool
+) -> None:
+    """Exporting or erasing takes as long as there are data: a device that stayed silent would tell it for ever."""
+    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.05)
+    world.fill([3] * 2)
+    host = Host(world, count=2, until_finished=False)
+    holder = contextlib.ExitStack()
+
+    def hold() -> None:
+        other = holder.enter_context(world.store(1))
+        other._connection.execute("BEGIN EXCLUSIVE")
+        holder.callback(other._connection.execute, "ROLLBACK")
+
+    def free() -> None:
+        holder.close()
+        assert states(world, 2) == [[State.SENT], []]
+        host.now += REST_SECONDS
+
+    if opened_before:
+        recover = host.fleet._recover
+        monkeypatch.setattr(host.fleet, "_recover", lambda: (recover(), hold()))
+    else:
+        hold()
+    host.events = [free, lambda: None, host.stop.set]
+    host.run()
+    assert states(world, 2) == [[State.SENT]] * 2
+    assert "locked by another program" in world.log_text.getvalue()
 
 
 def test_a_device_whose_data_a_task_cannot_use_is_like_the_others_in_counts_log_and_rests(world: Any) -> None:

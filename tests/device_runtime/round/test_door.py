@@ -26,13 +26,14 @@ from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.contribution import Contributing, Contribution, Here, There
 from device_runtime.round.door import PROCESS_BYTES, Door, Window
 from device_runtime.round.pipeline import Pipeline
+from device_runtime.store import database
 from device_runtime.store.reader import beside
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.computing_terms import ComputingTerms, Place
 from odp.algorithms.registry import algorithm_for
-from odp.errors import PrivacyError, StateError
+from odp.errors import PrivacyError, StateError, StoreUnreachable
 from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
 
@@ -109,6 +110,31 @@ def test_r345_a_store_that_cannot_be_read_is_an_error_and_not_before_its_time() 
     with pytest.raises(StateError, match="the disk"):
         made.contribution(None)
     assert time.monotonic() - began >= 0.75 * QUICK.seconds
+
+
+def test_r450_rows_that_another_program_holds_are_the_empty_contribution(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For how long an app's own writing holds the store follows from the data."""
+    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.01)
+
+    class Ratings:
+        definition = None
+
+        def read(self, reader: Store) -> OwnData:
+            reader.ratings()
+            raise AssertionError("the store is held")
+
+    computer = Here(store, cast("Any", Ratings()))
+    made = Contributing(
+        Door(speed=lambda: 0.0), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
+    )  # fmt: skip
+    with beside(store.path, store.key) as holder:
+        holder._connection.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnreachable, match="locked"):
+            computer.keys(made._door.lasting(1.0))
+        assert made.contribution(None).payload == EMPTY
+        holder._connection.execute("ROLLBACK")
 
 
 def test_r345_a_trainer_that_cannot_be_started_does_not_tell_who_has_rows(store: Store) -> None:
