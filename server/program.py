@@ -187,8 +187,8 @@ def start(config: Config, *, log: Log | None = None, clock: Callable[[], float] 
         aggregator = AggregatorClient(
             public, control, address=config.aggregator, control_address=config.aggregator_control
         )
-        log_key = _log_key(state.path(LOG_KEY_FILE) if config.log_key is None else config.log_key)
         folder = state.path(LOG_FOLDER)
+        log_key = _own_log_key(state.path(LOG_KEY_FILE) if config.log_key is None else config.log_key, folder)
         if shared:
             _require_shared(storage, LOG_KEY_FILE, log_key.public(Kind.NOTE).text)
             files: LogFiles = SharedLog.join(folder, log_key, storage.log_rows, clock=clock, health=state.health)
@@ -382,6 +382,16 @@ def _require_shared(storage: Storage, name: str, value: str) -> None:
             f"{name} of this state folder is not that of the servers that share the database; copy {KEY_FILE}, "
             f"{LOG_KEY_FILE} and {TOKEN_FILE} of one of them, or give another database"
         )
+
+
+def _own_log_key(path: Path, folder: Path) -> NoteKey:
+    """The key of the log in ``folder``; created with the log alone. Raises StateError where it is lost."""
+    if folder.exists() and not path.exists():
+        raise StateError(
+            f"{path} is gone, and it signs the log in {folder}: restore the file from a backup, or name its place with "
+            "--log-key; whoever saw this log accepts it under no other key"
+        )
+    return _log_key(path)
 
 
 def _log_key(path: Path) -> NoteKey:

@@ -293,8 +293,19 @@ def endorse(
         founders=founder_keys(founder),
         upgrade=upgrade_policy(upgrade),
     )
-    endorser = endorser_key(key)
     values = ReferenceValues.load(reference_values)
+    named = () if values.log is None else values.log.endorser_keys
+    if named and not key.exists():
+        raise ConfigurationError(
+            f"cannot read the endorser's key {key}: no such file. {reference_values} names its endorsers, and a new "
+            "key would be none of them: give the file of one with --key"
+        )
+    endorser = endorser_key(key)
+    if named and endorser.public.hex() not in named:
+        raise ConfigurationError(
+            f"the key in {key}, {endorser.public.hex()}, is of no endorser that {reference_values} names: nobody would "
+            "accept what it endorses"
+        )
     policies = (policy, EnclavePolicy(role="distributor", select=cast("Selection", select)))
     with writing_file(output):
         endorse_all(output, values, policies, endorser, now=time.time())

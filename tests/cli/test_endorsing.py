@@ -47,6 +47,26 @@ def test_endorse_and_withdraw_from_the_command_line(odp: Callable[..., Printed],
     check_withdrawal(withdrawal, stated)
 
 
+def test_a_key_of_no_endorser_of_the_reference_values_endorses_nothing(
+    odp: Callable[..., Printed], values: Path, tmp_path: Path
+) -> None:
+    """Not one that a wrong folder would have made anew, nor another one."""
+    key, output = tmp_path / "e.key", tmp_path / "e.json"
+    named = odp("enclave", "endorser-key", "--key", key).out.strip()
+    log = LogPolicy(log_keys=(NoteKey.generate("example.com/log").public(Kind.NOTE).text,), endorser_keys=(named,))
+    dataclasses.replace(ReferenceValues.load(values), log=log).save(values)
+    other = tmp_path / "other.key"
+    arguments = ("enclave", "endorse", "--reference-values", values, "--output", output)
+    with pytest.raises(ConfigurationError, match=r"other.key: no such file. .* names its endorsers"):
+        odp(*arguments, "--key", other)
+    assert not other.exists()
+    odp("enclave", "endorser-key", "--key", other)
+    with pytest.raises(ConfigurationError, match="of no endorser that"):
+        odp(*arguments, "--key", other)
+    assert not output.exists()
+    assert odp(*arguments, "--key", key).out.strip() == named
+
+
 def test_reference_values_name_a_log_where_it_is_given(odp: Callable[..., Printed], tmp_path: Path) -> None:
     output, log = tmp_path / "r.json", NoteKey.generate("example.com/log").public(Kind.NOTE)
     witness = NoteKey.generate("example.com/w").public(Kind.COSIGNATURE)

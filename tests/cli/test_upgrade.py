@@ -147,6 +147,18 @@ def test_the_new_state_takes_the_place_of_the_old_one_which_is_kept(tmp_path: Pa
         (state).rename(tmp_path / f"done-{number}")
 
 
+def test_an_old_state_that_was_removed_leaves_room_for_the_next_one(tmp_path: Path) -> None:
+    """An operator removes the first of two old states, which can charge nothing any more."""
+    state = tmp_path / "aggregator"
+    (tmp_path / "aggregator.handed-over-1").mkdir()
+    (tmp_path / "aggregator.handed-over-1" / "sealed.db").write_bytes(b"of another version")
+    _folder(state, "old")
+    _folder(tmp_path / "aggregator.next", "new", successor=NEW)
+    _adopt(state)
+    assert _keys(state) == ["new"]
+    assert _keys(tmp_path / "aggregator.handed-over-0") == ["old"]
+
+
 def test_a_state_that_is_not_whole_or_in_use_stays_where_it_is(tmp_path: Path) -> None:
     state = tmp_path / "aggregator"
     _folder(state, "old")

@@ -11,7 +11,7 @@ import pytest
 
 from odp._system.files.durability import Health
 from odp.crypto.note import Note, NoteKey
-from odp.errors import ServiceError
+from odp.errors import ServiceError, StateError
 from odp.transport.channel import connect
 from odp.trust.log import merkle
 from odp.trust.log.entries import PolicyEntry
@@ -147,6 +147,11 @@ def test_the_log_and_its_key_survive_a_restart(world: Any, tmp_path: Path, runni
         ca_folder=world.services.ca_folder,
     )
     running.stop()
+    (state / "log.key").rename(tmp_path / "away.key")
+    with pytest.raises(StateError, match=r"log.key is gone, and it signs the log"):
+        start(config, log=world.log)
+    assert not (state / "log.key").exists(), "no other key is made"
+    (tmp_path / "away.key").rename(state / "log.key")
     again = start(config, log=world.log)
     assert again.log_key == key
     assert again.log_folder == state / "log"

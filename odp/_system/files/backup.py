@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import itertools
 import json
 import os
 import re
@@ -30,7 +29,7 @@ from typing import IO, Any
 
 from odp._system.files.durability import create_file, finish, replaced_file, sync_folder
 from odp._system.files.private_files import make_folders
-from odp._system.files.state_folder import StateFolder, state_errors, write_atomically
+from odp._system.files.state_folder import StateFolder, free_name, state_errors, write_atomically
 from odp.errors import ConfigurationError, StateError
 
 _FORMAT = "odp-backup-1"
@@ -96,7 +95,8 @@ def restore(archive: Path, state: Path, *, replace: bool = False) -> Backup:
     next free number; chips stay.
 
     Raises:
-        ConfigurationError: the file is no backup, one of its bytes was changed, or it brings a chip.
+        ConfigurationError: the file cannot be read, is no backup, one of its bytes was changed, it brings a chip, or
+            the folder to replace is of another program, or of none.
         StateError: the folder holds something else, a program runs on it, or it cannot be written.
     """
     state = state.absolute()
@@ -117,6 +117,7 @@ def restore(archive: Path, state: Path, *, replace: bool = False) -> Backup:
         chips = _chips(state)
         sets_aside = replace and bool(_others(state, chips))
         if sets_aside:
+            _require_same_role(state, _manifest(_read_manifest(archive), archive)["role"], archive)
             _require_stopped(state)
         else:
             _require_empty(state, chips)
@@ -127,7 +128,7 @@ def restore(archive: Path, state: Path, *, replace: bool = False) -> Backup:
         manifest = _manifest(whole.read_bytes(), archive)
         _move(chips, state, unfinished)
         if sets_aside:
-            state.rename(_free_name(state))
+            state.rename(free_name(state, "replaced"))
         elif state.exists():
             _remove_empty(state)
         unfinished.rename(state)
@@ -231,6 +232,8 @@ def _read_manifest(archive: Path) -> bytes:
     try:
         with tarfile.open(archive, mode="r:") as tar:
             return _first(tar, archive)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the backup {archive}: {error.strerror or error}") from error
     except (tarfile.TarError, EOFError) as error:
         raise ConfigurationError(f"{archive} is damaged: {error}") from error
 
@@ -300,6 +303,15 @@ def _require_empty(state: Path, chips: list[Path]) -> None:
         )
 
 
+def _require_same_role(state: Path, role: str, archive: Path) -> None:
+    """Raises ConfigurationError unless ``state`` is the folder of a program of that role: no other is set aside."""
+    present = _role(state)
+    if present != role:
+        raise ConfigurationError(
+            f"{archive} is of {role!r} and {state} of {present!r}: give the --state folder that the backup was made of"
+        )
+
+
 def _require_stopped(state: Path) -> None:
     with contextlib.ExitStack() as held:
         for folder in _folders(state):
@@ -316,13 +328,6 @@ def _require_chips_apart(manifest: dict[str, Any], chips: list[str], archive: Pa
                 f"{archive} brings a chip ({name}): no backup holds one, since its counters say which state is the "
                 "newest; whoever made this file wants a budget spent twice"
             )
-
-
-def _free_name(state: Path) -> Path:
-    return next(
-        path for path in (state.with_name(f"{state.name}.replaced-{number}") for number in itertools.count())
-        if not path.exists()
-    )  # fmt: skip
 
 
 def _remove_empty(state: Path) -> None:

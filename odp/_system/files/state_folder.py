@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -145,6 +146,12 @@ def keep_out_of_git(folder: Path) -> None:
     with state_errors(folder):
         if not file.exists():
             write_atomically(file, b"# Made by odp: keys and private data.\n*\n")
+
+
+def free_name(folder: Path, ending: str) -> Path:
+    """The first path of ``<folder>.<ending>-0``, ``-1`` and so on that does not exist; some may have been removed."""
+    names = (folder.with_name(f"{folder.name}.{ending}-{number}") for number in itertools.count())
+    return next(path for path in names if not path.exists())
 
 
 def made_once(path: Path, make: Callable[[], bytes], *, mode: int = 0o600) -> bytes:

@@ -22,9 +22,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from odp import _validate
 from odp._system.files.private_files import make_folders, open_private
 from odp._system.files.state_folder import StateFolder, keep_out_of_git, state_errors
-from odp.errors import ConfigurationError, ServiceError
+from odp.errors import ConfigurationError, ServiceError, StateError
 from odp.operations.local.log_setup import (
     ENDORSEMENTS,
+    ENDORSER_KEY,
     LOG_KEY,
     UPGRADE,
     pin_log,
@@ -320,6 +321,7 @@ class Services:
             adopt_successor(self.root / "aggregator")
             # Services share a chip: the first one to start would make another.
             require_chip(self.root / "aggregator", self.root / "platform")
+            self._require_keys()
             if self._helper:
                 helper = self.start_child(HELPER, self._port(4))
                 # It answers the distributor alone, also when it is asked for its health.
@@ -344,6 +346,22 @@ class Services:
             self.stop()
             raise
         return self
+
+    def _require_keys(self) -> None:
+        """Raises StateError where a key is gone that the policy of the sealed ledgers names: a new one opens none."""
+        from odp.trust.enclave.host import has_sealed
+        from server.program import KEY_FILE
+
+        aggregator = self.root / "aggregator"
+        if not has_sealed(aggregator):
+            return
+        for path in (self.root / "server" / KEY_FILE, self.root / LOG_KEY, self.root / ENDORSER_KEY):
+            if not path.exists():
+                raise StateError(
+                    f"{path} is gone, and what {aggregator} sealed opens under this key alone: restore the file from a "
+                    f"backup of {self.root}. Without one, these ledgers are lost, and their budgets count as spent: "
+                    f"move {aggregator} aside, and found populations under new names"
+                )
 
     def write_reference_values(self) -> None:
         """Pins the enclaves of this installation on the platform of these services, and their addresses."""

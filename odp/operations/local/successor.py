@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from odp._system.files.state_folder import StateFolder, state_errors
+from odp._system.files.state_folder import StateFolder, free_name, state_errors
 from odp.errors import StateError
 from odp.trust.enclave.host import taken_over
 
@@ -54,6 +54,5 @@ def adopt_successor(state: Path, *, image: Callable[[], str] = measured) -> None
     with state_errors(state):
         if state.exists():
             with StateFolder.open(state, "aggregator"):
-                before = sum(1 for _ in state.parent.glob(f"{state.name}.handed-over-*"))
-                state.rename(state.with_name(f"{state.name}.handed-over-{before}"))
+                state.rename(free_name(state, "handed-over"))
         successor.rename(state)

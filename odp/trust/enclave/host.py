@@ -79,6 +79,11 @@ def launching(images: Path | None) -> Launch:
 launch_process: Launch = launching(None)
 
 
+def has_sealed(state: Path) -> bool:
+    """Whether the enclave of a state folder sealed something."""
+    return (state / _SEALED_KEYS).exists()
+
+
 def require_chip(state: Path, platform: Path) -> None:
     """Returns unless the enclave of a state folder sealed something, and no chip is in the folder ``platform``.
 
@@ -86,7 +91,7 @@ def require_chip(state: Path, platform: Path) -> None:
 
     Raises StateError.
     """
-    if (state / _SEALED_KEYS).exists() and not (platform / CHIP_FILE).exists():
+    if has_sealed(state) and not (platform / CHIP_FILE).exists():
         raise StateError(
             f"state folder {state} was sealed on the chip in {platform}, which is gone: a backup holds no chip, as it "
             f"holds no hardware; put that folder back. {_LOST_CHIP}"

@@ -190,6 +190,29 @@ def test_a_folder_that_is_in_use_or_full_is_replaced_around_its_chips_and_stays_
     assert _content(tmp_path / "state.replaced-1") == {name: before[name] for name in damaged}
 
 
+def test_a_backup_replaces_the_folder_of_no_other_program(state: Path, tmp_path: Path) -> None:
+    archive, before = tmp_path / "server.tar", _content(state)
+    back_up(state / "server", archive)
+    for other in (state, state / "aggregator"):
+        with pytest.raises(ConfigurationError, match=r"server.tar is of 'server' and .* of '(services|aggregator)'"):
+            restore(archive, other, replace=True)
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "photo").write_text("precious")
+    with pytest.raises(ConfigurationError, match="files is no state folder of a program"):
+        restore(archive, files, replace=True)
+    assert _content(state) == before
+    assert (files / "photo").read_text() == "precious"
+    assert not list(tmp_path.glob("*replaced*"))
+
+
+@pytest.mark.parametrize("name", ["no-such.tar", "state"])
+def test_a_backup_that_cannot_be_read_is_the_file_that_is_named(state: Path, tmp_path: Path, name: str) -> None:
+    for replace in (False, True):
+        with pytest.raises(ConfigurationError, match=f"cannot read the backup .*{name}: "):
+            restore(tmp_path / name, state if replace else tmp_path / "new", replace=replace)
+
+
 def test_a_link_in_a_state_folder_is_not_followed(state: Path, tmp_path: Path) -> None:
     (state / "server" / "link").symlink_to(tmp_path)
     with pytest.raises(StateError, match="neither a file nor a folder"):

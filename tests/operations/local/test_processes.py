@@ -47,6 +47,21 @@ def test_services_serve_until_they_are_stopped_and_leave_nothing_running(tmp_pat
     assert _children() == before
 
 
+@pytest.mark.parametrize("name", ["server/developer.key", "log.key", "endorser.key"])
+def test_a_key_that_the_sealed_ledgers_hang_on_is_never_made_anew(tmp_path: Path, name: str) -> None:
+    """A new one would be another policy, under which nothing opens; the error names the file, and nothing starts."""
+    keys = ("server/developer.key", "log.key", "endorser.key")
+    for made in (*keys, "aggregator/enclave.sealed", "platform/platform.json"):
+        (tmp_path / made).parent.mkdir(mode=0o700, exist_ok=True)
+        (tmp_path / made).write_bytes(b"made before")
+    (tmp_path / name).unlink()
+    before = _children()
+    with pytest.raises(StateError, match=f"{name} is gone, and what .*aggregator sealed opens under this key alone"):
+        Services(tmp_path).start()
+    assert not (tmp_path / name).exists()
+    assert _children() == before
+
+
 def test_services_that_admit_anybody_start_no_issuer(tmp_path: Path) -> None:
     with Services(tmp_path / "s", admission=OPEN) as services:
         assert set(services.children) == {"distributor", "aggregator", "server"}
