@@ -60,14 +60,16 @@ def back_up(state: Path, archive: Path) -> Backup:
     """Writes the state folder of a stopped program to the file ``archive``, completely or not at all.
 
     Raises:
-        StateError: a program runs on the folder or on one inside it, the archive exists, or a file cannot be read or
-            written.
+        StateError: a program runs on the folder or on one inside it, the archive exists or would be in the folder, or a
+            file cannot be read or written.
         ConfigurationError: the folder is no state folder.
     """
     with contextlib.ExitStack() as held, state_errors(archive.parent):
         role = _role(state)
         if archive.exists():
             raise StateError(f"{archive} exists already; give another name, or remove it")
+        if state.resolve() in archive.resolve().parents:
+            raise StateError(f"{archive} is inside {state}, so that the next backup would hold it: give another place")
         for folder in _folders(state):
             if (folder / _ROLE_FILE).is_file():
                 held.enter_context(StateFolder.open(folder, _role(folder)))
@@ -123,7 +125,12 @@ def restore(archive: Path, state: Path, *, replace: bool = False) -> Backup:
             _require_empty(state, chips)
         if not unfinished.exists():
             _require_chips_apart(_manifest(_read_manifest(archive), archive), _names(chips, state), archive)
-            data = _unpack(archive, unfinished)
+            try:
+                data = _unpack(archive, unfinished)
+            except Exception:
+                # Keys, and perhaps what fills the disk: whoever gives up leaves none of it.
+                shutil.rmtree(unfinished, ignore_errors=True)
+                raise
             write_atomically(whole, data)
         manifest = _manifest(whole.read_bytes(), archive)
         _move(chips, state, unfinished)

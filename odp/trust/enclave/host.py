@@ -149,7 +149,8 @@ def begin(
             raise StateError(
                 f"state folder {state.root} was sealed by another version of the {policy.role}, under another policy "
                 f"or on another chip than that in {folder}; run it as before, on its own chip, and hand it over to "
-                f"this version with `odp enclave upgrade`. {_LOST_CHIP}"
+                f"this version with `odp enclave upgrade`; where that was done, start the folder of its --state. "
+                f"{_LOST_CHIP}"
             ) from error
         log.warning("enclave_keys_renewed", image=launched.image_digest)
         sealed = enclave_start.start(connection, None)

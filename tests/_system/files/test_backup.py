@@ -206,6 +206,24 @@ def test_a_backup_replaces_the_folder_of_no_other_program(state: Path, tmp_path:
     assert not list(tmp_path.glob("*replaced*"))
 
 
+def test_half_a_backup_leaves_nothing_behind(state: Path, tmp_path: Path) -> None:
+    archive, half = tmp_path / "whole.tar", tmp_path / "half.tar"
+    back_up(state, archive)
+    half.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
+    for place, replace in ((state, True), (tmp_path / "new", False)):
+        with pytest.raises(ConfigurationError, match=r"half\.tar is damaged"):
+            restore(half, place, replace=replace)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["half.tar", "state", "whole.tar"]
+
+
+def test_a_backup_is_never_inside_what_the_next_one_holds(state: Path, tmp_path: Path) -> None:
+    for archive in (state / "backup.tar", state / "server" / "backup.tar"):
+        with pytest.raises(StateError, match=r"is inside .*state, so that the next backup would hold it"):
+            back_up(state, archive)
+        assert not archive.exists()
+    back_up(state / "server", state / "backup.tar")
+
+
 @pytest.mark.parametrize("name", ["no-such.tar", "state"])
 def test_a_backup_that_cannot_be_read_is_the_file_that_is_named(state: Path, tmp_path: Path, name: str) -> None:
     for replace in (False, True):
