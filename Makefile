@@ -62,16 +62,20 @@ test-all: $(VENV)/dev ## Run all tests, as CI does; most of their time is that o
 # It needs what .ci/run installs: Chromium, PostgreSQL, promtool and a C compiler.
 proof: $(VENV)/dev $(VENV)-keras/keras docs ## Run what takes hours or needs a quiet machine: kills at every step, attacks with real clocks, operators' pages
 	$(BIN)/python -m pytest -m proof $(ARGS)
-	$(VENV)-keras/bin/python -m pytest -m proof tests/models/litert
+	$(VENV)-keras/bin/python -m pytest -m proof $(KERAS_TESTS)
 	$(BIN)/python tests/security/planted_bugs.py
 	$(BIN)/python tests/security/transcript_trials.py --seed 1
 	$(BIN)/python tests/faults/campaign.py --seed 1 --trials 200
+	$(MAKE) test-tff ARGS="-m proof"
 
+# The tests that need TensorFlow: all others of these folders run without it, in the environment of `make test-all`.
+KERAS_TESTS = $(foreach file,litert_compiler keras_model tensorflow_runner two_tower,tests/models/litert/test_$(file).py) \
+	tests/e2e/test_federated_network.py tests/e2e/test_geyer_on_devices.py \
+	tests/documentation/test_tutorials.py::test_a_federated_keras_network_is_trained \
+	tests/research/reproductions/test_movielens_towers.py \
+	tests/research/reproductions/test_gradient_features.py::test_a_keras_network_computes_the_same_and_its_training_is_that_of_the_glm
 test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
-	$(VENV)-keras/bin/python -m pytest -n 2 --dist loadfile -m "not proof" tests/models/litert \
-		tests/research/reproductions/test_gradient_features.py tests/research/reproductions/test_movielens_towers.py \
-		tests/e2e/test_federated_network.py tests/e2e/test_geyer_on_devices.py \
-		tests/documentation/test_tutorials.py::test_a_federated_keras_network_is_trained $(ARGS)
+	$(VENV)-keras/bin/python -m pytest -n 2 --dist loadfile -m "not proof" $(KERAS_TESTS) $(ARGS)
 
 # TensorFlow Federated runs on Python 3.11 alone, beside packages that the core library does not want everywhere.
 TFF_PYTHON ?= python3.11
@@ -89,7 +93,7 @@ $(TFF_VENV)/made: tools/tff-environment.txt pyproject.toml
 tff-env: $(TFF_VENV)/made ## Make the environment of TensorFlow Federated: 3 GB, a few minutes
 
 test-tff: $(TFF_VENV)/made ## Compare with TensorFlow Federated
-	$(TFF_VENV)/bin/python -m pytest tests/research/interop $(ARGS)
+	$(TFF_VENV)/bin/python -m pytest -m "not proof" tests/research/interop $(ARGS)
 
 test-extras: ## Install each extra into a clean environment and check what it adds (ARGS="data device" picks some)
 	$(PYTHON) tools/check_extras.py $(ARGS)

@@ -63,8 +63,10 @@ def model_with(*local: str) -> odp.KerasModel:
 @pytest.mark.parametrize(
     ("mode", "local"),
     [
-        ("enclave", ()),
-        pytest.param("masked", (), marks=pytest.mark.slow),
+        # A network in one mode, and one with layers of its own: modes do not know networks, and
+        # test_federated.py trains in each of them.
+        pytest.param("enclave", (), marks=pytest.mark.proof),
+        pytest.param("masked", (), marks=pytest.mark.proof),
         ("secagg+", ()),
         ("enclave", ("head",)),
     ],

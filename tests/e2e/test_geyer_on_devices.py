@@ -60,6 +60,8 @@ def model(layer: GradientFeatures) -> odp.KerasModel:
     return odp.KerasModel(gradient_network(layer, classes=CLASSES), "sparse_categorical_crossentropy")
 
 
+# CI trains a network in test_federated_network.py, and this one in the simulator (test_gradient_features.py).
+@pytest.mark.proof
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["enclave", "masked", "secagg+"])

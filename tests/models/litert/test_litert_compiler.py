@@ -79,9 +79,9 @@ def _trained_by_tensorflow(model: Any, x: np.ndarray, y: np.ndarray, rate: float
     ("make", "x"),
     [
         (lambda: _dense("elu"), _NUMBERS),
-        pytest.param(lambda: _dense("silu"), _NUMBERS, marks=pytest.mark.slow),
+        pytest.param(lambda: _dense("silu"), _NUMBERS, marks=pytest.mark.proof),
         (_images, _IMAGES),
-        pytest.param(_more_images, _IMAGES, marks=pytest.mark.slow),
+        pytest.param(_more_images, _IMAGES, marks=pytest.mark.proof),
         pytest.param(_words, _WORDS, marks=pytest.mark.slow),
     ],
     ids=["elu", "silu", "convolutions", "pools", "words"],
@@ -101,8 +101,8 @@ def test_a_compiled_model_trains_as_in_tensorflow(make: Callable[[], Any], x: np
     "layers",
     [
         lambda: [_LAYERS.Dense(7, use_bias=False, activation="relu")],
-        lambda: [_LAYERS.Dense(7, use_bias=False, activation="relu6")],
-        lambda: [_LAYERS.Dense(7, use_bias=False), _LAYERS.ReLU()],
+        pytest.param(lambda: [_LAYERS.Dense(7, use_bias=False, activation="relu6")], marks=pytest.mark.proof),
+        pytest.param(lambda: [_LAYERS.Dense(7, use_bias=False), _LAYERS.ReLU()], marks=pytest.mark.proof),
     ],
     ids=["relu", "relu6", "a ReLU after it"],
 )

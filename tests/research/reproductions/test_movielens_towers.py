@@ -49,6 +49,8 @@ def test_an_example_is_made_of_the_other_ratings_of_its_person(part: str) -> Non
         assert examples.targets[row] == pytest.approx(left, abs=1e-5)
 
 
+# A published comparison, which no promise of ours rests on; the command below runs it with one round.
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_towers_learn_more_than_the_means_of_persons() -> None:
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed: pip install 'odp-platform[keras]'")

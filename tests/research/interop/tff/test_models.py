@@ -116,7 +116,9 @@ def _data() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return x, generator.integers(0, CLASSES, 9).astype(np.int32)
 
 
-@pytest.mark.parametrize("activation", ["relu", "elu", "tanh"])
+@pytest.mark.parametrize(
+    "activation", ["relu", *(pytest.param(name, marks=pytest.mark.proof) for name in ("elu", "tanh"))]
+)
 def test_a_functional_model_trains_as_by_a_gradient_tape(activation: str) -> None:
     source, (x, y) = functional(activation), _data()
     made = from_tff(source, batch=BATCH)
@@ -150,7 +152,7 @@ def test_a_reconstruction_model_trains_as_by_a_gradient_tape() -> None:
     np.testing.assert_allclose(moved, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["tuples", "names"])
+@pytest.mark.parametrize("named", [pytest.param(False, marks=pytest.mark.proof), True], ids=["tuples", "names"])
 def test_five_rounds_of_federated_averaging_agree(named: bool) -> None:
     training = odp.DPFedAvg(rounds=ROUNDS, rate=0.3, epochs=2, batch=BATCH, clip=0.8, server_momentum=0.5)
     data, given = people(), task(from_tff(functional(named=named), batch=BATCH), training)
@@ -159,7 +161,7 @@ def test_five_rounds_of_federated_averaging_agree(named: bool) -> None:
     np.testing.assert_allclose(here(given, data), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("split", [True, pytest.param(False, marks=pytest.mark.proof)])
 def test_five_rounds_of_federated_reconstruction_agree(split: bool) -> None:
     """With ``tff.learning.algorithms.build_fed_recon``."""
     own = odp.Reconstruction(rate=0.4, epochs=2, split=split)
