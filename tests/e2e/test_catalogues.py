@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from e2e.world import POPULATION, World, device_seeds, small_ratings, small_task
+from e2e.world import POPULATION, World, device_seeds, small_task
 
 import device_runtime
 import odp
@@ -29,12 +29,6 @@ from odp.trust.enclave.reference_values import ReferenceValues
 from odp.trust.log.audit import audit
 from odp.trust.log.sources import LogFolder
 from odp.v1 import common_pb2, server_pb2
-
-
-@pytest.fixture
-def ratings() -> Ratings:
-    """Few more users than a cohort's minimum: each computes in four trainings."""
-    return small_ratings().select_users(range(24))
 
 
 def numbered(ratings: Ratings, catalogue: Catalogue) -> Ratings:
@@ -140,6 +134,8 @@ def test_no_device_takes_part_under_a_catalogue_that_does_not_lead_to_the_tasks_
     assert [entry.contributions for entry in handle.status().rounds] == [0]
 
 
+# CI trains under two versions below and above; trainings/test_living_model.py compares versions without services.
+@pytest.mark.proof
 def test_devices_compare_trainings_of_two_versions_by_their_keys(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
 ) -> None:

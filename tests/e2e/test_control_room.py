@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from dashboard.rooms import FakeSource, State, signed_in, status, text
-from e2e.page_faults import Pages
+from e2e.page_faults import WIDTHS, Pages
 
 from odp.dashboard import serving
 from odp.dashboard.poller import Poller
@@ -47,9 +47,12 @@ def room() -> Iterator[Room]:
     room.served.stop()
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    pages = Pages(tmp_path_factory.mktemp("browser"))
+# As in test_page_faults.py.
+@pytest.fixture(
+    scope="module", params=[WIDTHS[:1], pytest.param(WIDTHS, marks=pytest.mark.proof)], ids=["phone", "all"]
+)
+def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    pages = Pages(tmp_path_factory.mktemp("browser"), contrast_widths=request.param)
     yield pages
     pages.close()
 

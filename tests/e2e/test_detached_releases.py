@@ -28,7 +28,7 @@ from odp.v1 import common_pb2
 BOUND = 100
 
 
-@pytest.mark.parametrize("mode", ["enclave", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("enclave", marks=pytest.mark.proof), "masked"])
 def test_a_model_is_trained_from_values_in_pieces_and_the_audit_reads_them(
     tmp_path: Path, stack: contextlib.ExitStack, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +75,6 @@ def test_the_answers_of_a_question_come_from_values_in_pieces(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("odp.algorithms.release.LARGEST_ATTACHED_BYTES", BOUND)
-    ratings = ratings.select_users(range(24))
     world = World(tmp_path, noise=NoNoise()).start(stack)
     task = odp.Statistics(
         name="asked", population="films", queries={"films": odp.Histogram(bins=40)},

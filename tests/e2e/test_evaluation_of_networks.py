@@ -46,7 +46,8 @@ def _evaluation(kind: str) -> odp.Evaluation:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", ["personal network", "two recommenders"])
+# A personal network is evaluated without services in algorithms/model_evaluation/test_networks.py.
+@pytest.mark.parametrize("kind", [pytest.param("personal network", marks=pytest.mark.proof), "two recommenders"])
 def test_devices_give_the_sums_of_the_simulation(tmp_path: Path, stack: contextlib.ExitStack, kind: str) -> None:
     """LiteRT behind walls and in the simulator give the same bits on one machine, and so the same integers."""
     asked = _evaluation(kind)

@@ -128,7 +128,7 @@ def test_devices_find_the_words_of_the_simulation(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
 ) -> None:
     """With noise off, the integers of every round are equal, so the words are."""
-    provision(tmp_path / "devices", ratings.select_users(range(DEVICES)))
+    provision(tmp_path / "devices", ratings)
     for user, word in enumerate(WORDS):
         with device_runtime.Store.open(device_runtime.store_path(tmp_path / "devices", user)) as store:
             for time, text in enumerate((word, 5, word)):
@@ -136,7 +136,7 @@ def test_devices_find_the_words_of_the_simulation(
     world = World(tmp_path, noise=NoNoise()).start(stack)
     asked = task(threshold=0.5)
     handle = world.connection.submit(asked)
-    status = world.finish(handle, world.devices(ratings.select_users(range(DEVICES))))
+    status = world.finish(handle, world.devices(ratings))
     assert [one.contributions for one in status.rounds] == [DEVICES] * 3
     found = handle.results(ReferenceValues.load(world.reference_values))
     assert isinstance(found, WordResults)

@@ -23,13 +23,14 @@ from odp.v1 import common_pb2
 
 @pytest.fixture
 def events(ratings: Ratings) -> Ratings:
-    """Who has seen what: 48 users, 40 items; most users have more than the bound."""
+    """Who has seen what: most users have more than the bound."""
     seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
     size = {"n_users": ratings.n_users, "n_items": ratings.n_items}
     return Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, **size)
 
 
-@pytest.mark.parametrize("known", [False, True])
+# Item features are the server's alone: CI has them in tests/algorithms/dpam and runs devices without them.
+@pytest.mark.parametrize("known", [False, pytest.param(True, marks=pytest.mark.proof)])
 def test_networked_run_and_simulation_agree_to_1e_6_with_noise_off(
     tmp_path: Path, stack: contextlib.ExitStack, events: Ratings, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:

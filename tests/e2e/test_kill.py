@@ -160,11 +160,21 @@ def test_a_device_host_that_dies_at_any_step_sends_each_contribution_once(
 
 
 @pytest.mark.slow
-def test_an_enclave_or_a_platform_that_is_killed_ends_its_service_which_then_goes_on(platform: Platform) -> None:
-    """The aggregator's and the distributor's, from outside; the aggregator's enclave while devices contribute."""
+@pytest.mark.parametrize(
+    "idle",
+    [
+        [("distributor", "platform")],
+        pytest.param([("distributor", "enclave"), ("aggregator", "platform")], marks=pytest.mark.proof),
+    ],
+    ids=["one of each", "the others"],
+)
+def test_an_enclave_or_a_platform_that_is_killed_ends_its_service_which_then_goes_on(
+    platform: Platform, idle: list[tuple[str, str]]
+) -> None:
+    """Those of ``idle`` services, from outside; then the aggregator's enclave while devices contribute."""
     task = a_task()
     platform.submit(task)
-    for name, which in (("distributor", "enclave"), ("distributor", "platform"), ("aggregator", "platform")):
+    for name, which in idle:
         platform.kill_inside(name, which)
         platform.up_or_dead(platform.start(name))
     platform.start(DEVICE_HOST)
@@ -238,6 +248,8 @@ def test_host_enclave_platform_and_server_die_at_any_step_of_three_rounds_and_no
     platform.check(task)
 
 
+# CI kills every program once, one after the other, in test_soak.py.
+@pytest.mark.proof
 @pytest.mark.slow
 def test_all_programs_killed_at_once_lose_nothing(platform: Platform) -> None:
     """As a power cut would, but for the page cache: in the middle of the contributions, and while a round is closed."""

@@ -53,7 +53,6 @@ def test_the_server_counts_what_each_device_reports_once(
     """With one word for all coins, the reports of devices are those of the same users in one computation."""
     word = np.uint64(0xC123456789ABCDEF)
     monkeypatch.setattr(SourceWords, "words", lambda self, purpose, attempt=0: np.full(self._users, word))
-    ratings = ratings.select_users(range(24))
     world = World(tmp_path).start(stack)
     handle = world.connection.submit(statistics(24))
     status = world.finish(handle, world.devices(ratings, limits=LIMITS))
@@ -106,7 +105,7 @@ def test_devices_report_words_whose_counts_are_those_of_one_computation(
     word = np.uint64(0x8123456789ABCDEF)
     monkeypatch.setattr(SourceWords, "words", lambda self, purpose, attempt=0: np.full(self._users, word))
     words = ("cab",) * 12 + ("cad",) * 11
-    provision(tmp_path / "devices", ratings.select_users(range(24)))
+    provision(tmp_path / "devices", ratings)
     for device, text in enumerate(words):
         with Store.open(store_path(tmp_path / "devices", device)) as store:
             store.data("keyboard").add_event("typed", {"word": text}, time=1e9)
@@ -117,7 +116,7 @@ def test_devices_report_words_whose_counts_are_those_of_one_computation(
         privacy=odp.UserLevelDP(epsilon=8, delta=1e-5), cohort=odp.Cohort(minimum=20, goal=24),
     )  # fmt: skip
     handle = world.connection.submit(asked)
-    status = world.finish(handle, world.devices(ratings.select_users(range(24)), limits=LIMITS))
+    status = world.finish(handle, world.devices(ratings, limits=LIMITS))
     assert status.reports == 24
     terms = Terms.of(open_task(status.task))
     coins = SourceWords(RandomSource(), 24)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from e2e.page_faults import Pages
+from e2e.page_faults import WIDTHS, Pages
 from typer.testing import CliRunner
 
 import odp
@@ -25,9 +25,12 @@ NOW = 1_800_000_000.0
 SMALL = "synthetic:n_users=200,n_items=30,ratings_per_user=12"
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    pages = Pages(tmp_path_factory.mktemp("browser"))
+# Texts meet where it is narrow: CI judges their contrast there, and `make proof` at every width.
+@pytest.fixture(
+    scope="module", params=[WIDTHS[:1], pytest.param(WIDTHS, marks=pytest.mark.proof)], ids=["phone", "all"]
+)
+def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    pages = Pages(tmp_path_factory.mktemp("browser"), contrast_widths=request.param)
     yield pages
     pages.close()
 

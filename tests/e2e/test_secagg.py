@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 from e2e.test_statistics import asked, seeds_of
-from e2e.world import World
+from e2e.world import World, small_ratings
 from typer.testing import CliRunner
 
 import device_runtime
@@ -66,7 +66,6 @@ def test_the_sum_of_a_session_is_that_of_the_simulation_with_noise_off(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, bins: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_noise(monkeypatch)
-    ratings = ratings.select_users(range(24))
     world = World(tmp_path).start(stack)
     handle = world.connection.submit(together(asked(ratings, bins=bins)))
     status = world.finish(handle, world.devices(ratings))
@@ -125,23 +124,21 @@ class Vanishing:
 # In CI, `test_three_modes.py` has real programs of devices that die before each step, with the same exact sums.
 @pytest.mark.proof
 def test_with_a_third_gone_before_any_step_the_sum_is_that_of_those_who_sent(
-    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """30 devices; 9 of them vanish before one step of each task. Noise off, equal integers."""
     without_noise(monkeypatch)
     vanishing = Vanishing(monkeypatch)
-    gone = range(9)
+    ratings, gone = small_ratings(30), range(9)
     # Each step waits this long for the devices that are gone; on a busy machine the others have to answer within it.
     world = World(tmp_path, pace=Pace(step=5.0, vector=5.0, silent=10.0)).start(stack)
     limits = device_runtime.Limits(min_cohort=20)
     changes = {"minimum": 20, "goal": 30, "round_seconds": 16, "corrupt_fraction": 0.05, "dropout_fraction": 0.3}
     for step in ("advertise", "reveal", "masked", "unmask"):
         vanishing.plan(step, gone)
-        task = dataclasses.replace(
-            asked(ratings.select_users(range(30)), bins=40), name=step, privacy=odp.UserLevelDP(epsilon=0.5, delta=1e-6)
-        )
+        task = dataclasses.replace(asked(ratings, bins=40), name=step, privacy=odp.UserLevelDP(epsilon=0.5, delta=1e-6))
         handle = world.connection.submit(together(task, **changes))
-        status = world.finish(handle, world.devices(ratings.select_users(range(30)), limits=limits))
+        status = world.finish(handle, world.devices(ratings, limits=limits))
         counted = range(0 if step == "unmask" else 9, 30)
         assert vanishing.dead == set(gone), step
         assert status.rounds[0].contributions == len(counted), step
@@ -160,24 +157,23 @@ def test_with_a_roster_only_its_devices_take_part_and_the_session_is_the_tasks(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
 ) -> None:
     """24 devices on the roster; a host of others, which holds the same file, is declined by its own devices."""
-    members = ratings.select_users(range(24))
     state, path = tmp_path / "devices", tmp_path / "roster"
     with StateFolder.open(state, "devices"):
-        provision(state, members, first=0)
+        provision(state, ratings, first=0)
     answer = CliRunner().invoke(app, ["roster", str(path), "--state", str(state), "--devices", "24"])
     assert answer.exit_code == 0, answer.output
     named = hash_of(read_roster(path)).hex()
     assert answer.output.splitlines() == ["roster_size = 24", f'roster_sha256 = "{named}"']
     world = World(tmp_path).start(stack)
-    handle = world.connection.submit(together(asked(members, bins=40), roster_sha256=named, roster_size=24))
+    handle = world.connection.submit(together(asked(ratings, bins=40), roster_sha256=named, roster_size=24))
     until(lambda: bool(handle.status().rounds))  # who finds no round is told to come back much later
-    strangers = world.devices(ratings.select_users(range(24)), state=tmp_path / "strangers", roster=path)
+    strangers = world.devices(ratings, state=tmp_path / "strangers", roster=path)
     stack.callback(strangers.stop)
     without = world.devices(ratings.select_users(range(3)), state=tmp_path / "without")
     stack.callback(without.stop)
     until(lambda: "this device is not on the roster" in world.logs.getvalue())
     until(lambda: "the task names another roster of devices" in world.logs.getvalue())
-    status = world.finish(handle, world.devices(members, roster=path))
+    status = world.finish(handle, world.devices(ratings, roster=path))
     assert status.rounds[0].contributions == 24
     assert sum(entry.devices_in for entry in (*strangers.statistics(), *without.statistics())) == 0
 

@@ -43,7 +43,6 @@ def test_devices_send_reports_that_the_enclave_only_counts(
     """With one word for all coins, the reports of devices are those of the same users in one computation."""
     word = np.uint64(0xC123456789ABCDEF)
     monkeypatch.setattr(SourceWords, "words", lambda self, purpose, attempt=0: np.full(self._users, word))
-    ratings = ratings.select_users(range(24))
     world = World(tmp_path).start(stack)
     handle = world.connection.submit(task(24))
     status = world.finish(handle, world.devices(ratings))

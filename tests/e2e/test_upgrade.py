@@ -151,10 +151,10 @@ TASKS: dict[str, tuple[Task | odp.Statistics, int]] = {
 }
 
 
-# One over real processes in every run; the others take minutes more, and are run in threads otherwise.
-@pytest.mark.parametrize(
-    "kind", ["tree", *(pytest.param(kind, marks=pytest.mark.proof) for kind in TASKS if kind != "tree")]
-)
+# CI upgrades real programs between two tasks, above; in the middle of a round of any kind it does in threads:
+# device_runtime/round/test_rounds_after_void_ones.py, security/test_upgrades_under_way.py.
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", TASKS)
 def test_r371_an_upgrade_in_the_middle_of_a_round_ends_with_all_rounds_each_charged_once(
     tmp_path: Path, kind: str
 ) -> None:

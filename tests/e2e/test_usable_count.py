@@ -59,7 +59,10 @@ def task(devices: int, *, mode: str = "enclave", share: float = 0.5, **changes: 
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("mode", ["enclave", pytest.param("masked", marks=pytest.mark.slow), "secagg+"])
+@pytest.mark.parametrize(
+    "mode",
+    ["enclave", pytest.param("masked", marks=pytest.mark.proof), pytest.param("secagg+", marks=pytest.mark.proof)],
+)
 def test_r430_devices_count_usable_rows_before_they_train_in_every_mode(
     tmp_path: Path, stack: contextlib.ExitStack, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +105,8 @@ def test_r430_devices_count_usable_rows_before_they_train_in_every_mode(
             assert store.empty_contributions() == 0
 
 
+# server/test_counting.py holds the same without programs, and the test above counts on devices.
+@pytest.mark.proof
 @pytest.mark.processes
 def test_r432_a_developer_sees_that_nobody_can_train_before_the_budget_is_spent(
     tmp_path: Path, stack: contextlib.ExitStack

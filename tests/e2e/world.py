@@ -313,9 +313,9 @@ def released_charges(release: common_pb2.Release) -> list[GaussianRelease]:
     ]
 
 
-def small_ratings() -> Ratings:
-    """48 users, 40 items."""
-    return synthetic_movielens(n_users=48, n_items=40, ratings_per_user=14, seed=5)
+def small_ratings(users: int = 24) -> Ratings:
+    """A few more users than the smallest cohort, and 40 items."""
+    return synthetic_movielens(n_users=users, n_items=40, ratings_per_user=14, seed=5)
 
 
 def small_task(
