@@ -124,7 +124,11 @@ def foreign_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("foreign_first", [True, False], ids=["installed before ODP", "installed after ODP"])
+@pytest.mark.parametrize(
+    "foreign_first",
+    [pytest.param(True, marks=pytest.mark.proof), False],
+    ids=["installed before ODP", "installed after ODP"],
+)
 def test_r353_beside_the_other_distribution_the_command_is_one_error_and_runs_again_without_it(
     wheel: Path, foreign_wheel: Path, tmp_path: Path, foreign_first: bool
 ) -> None:

@@ -8,6 +8,7 @@ parts of ``odp.algorithms``, as fields of a definition, as arguments, and where 
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeGuard
@@ -43,6 +44,7 @@ NAMED = {
 ENGLISH = frozenset({"implicit", "statistics"})
 
 
+@functools.cache
 def _words() -> frozenset[str]:
     """Names of algorithms: their packages, trainings and fields of a definition, and their public and main classes."""
     words: set[str] = set()

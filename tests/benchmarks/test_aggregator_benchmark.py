@@ -45,6 +45,8 @@ def test_the_requests_open_for_their_target_alone() -> None:
     assert opened[0].pseudonym != opened[1].pseudonym
 
 
+# A whole run of a benchmark: no promise rests on one.
+@pytest.mark.proof
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_small_run_measures_everything_and_leaves_no_process() -> None:

@@ -12,6 +12,8 @@ from benchmarks.device import Plan
 from benchmarks.harness import BENCHMARKS
 
 
+# A whole run of a benchmark: no promise rests on one.
+@pytest.mark.proof
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_small_run_measures_a_participation_and_leaves_no_process() -> None:
@@ -33,6 +35,8 @@ def test_the_benchmark_is_registered_with_goals_that_depend_on_size_at_full_size
     assert device.plan(False).devices == 10_000
 
 
+# A whole run of a benchmark: no promise rests on one.
+@pytest.mark.proof
 @pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
 @pytest.mark.slow
 def test_it_measures_the_calls_of_isolated_code_too() -> None:

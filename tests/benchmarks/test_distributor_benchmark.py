@@ -42,6 +42,8 @@ def test_the_planners_choice_is_compared_with_the_best_that_was_measured() -> No
     assert str(found.goal) == "<= 1.5"
 
 
+# A whole run of a benchmark: no promise rests on one.
+@pytest.mark.proof
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_small_run_measures_every_way_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import pytest
 from benchmarks import isolated
 
 
+# A whole run of a benchmark: no promise rests on one.
+@pytest.mark.proof
 @pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
 def test_its_figures_are_positive_and_ordered() -> None:
     found = {figure.name: figure.value for figure in isolated.figures(quick=True)}

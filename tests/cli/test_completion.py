@@ -29,25 +29,30 @@ def test_bash_completes_commands_and_options(words: str, found: str) -> None:
     assert found in done.stdout.split()
 
 
-@pytest.mark.parametrize("command", ["compare", "simulate", "device run"])
-def test_bash_completes_data_sets_and_files(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "begun", "found"),
+    [
+        ("simulate", "ml-1", {"ml-100k", "ml-10m", "ml-1m"}), ("compare", "m", {"my.csv", "more/"}),
+        ("device run", "syn", {"synthetic"}),
+    ],
+)  # fmt: skip
+def test_bash_completes_data_sets_and_files(command: str, begun: str, found: set[str], tmp_path: Path) -> None:
     (tmp_path / "my.csv").write_text("")
     (tmp_path / "more").mkdir()
     (tmp_path / ".hidden").write_text("")
-    for begun, found in (("ml-1", {"ml-100k", "ml-10m", "ml-1m"}), ("m", {"my.csv", "more/"}), ("syn", {"synthetic"})):
-        words = f"odp {command} --data {begun}"
-        environment = os.environ | {
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(len(words.split()) - 1),
-            "_ODP_COMPLETE": "complete_bash",
-        }
-        code = "import sys; sys.argv = ['odp']; from odp.cli.main import main; main()"
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert found & set(done.stdout.split()), done
-        assert all(word.startswith(begun) for word in done.stdout.split())
+    words = f"odp {command} --data {begun}"
+    environment = os.environ | {
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+        "_ODP_COMPLETE": "complete_bash",
+    }
+    code = "import sys; sys.argv = ['odp']; from odp.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert found & set(done.stdout.split()), done
+    assert all(word.startswith(begun) for word in done.stdout.split())
 
 
 def test_a_folder_is_completed_to_what_is_in_it(tmp_path: Path) -> None:
@@ -59,7 +64,7 @@ def test_a_folder_is_completed_to_what_is_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.proof)])
 def test_a_simulation_that_is_interrupted_says_in_one_line_how_to_go_on(tmp_path: Path, kept: bool) -> None:
     data = "synthetic:n_users=2000,n_items=200,ratings_per_user=40"
     arguments = ["simulate", "--data", data, "--no-baselines", "--delta", "1e-5"]

@@ -162,6 +162,9 @@ def test_test_noise_is_said_and_needs_reference_values_that_allow_it(runs: list[
     assert values.allow_test_noise
 
 
+# research/simulation/fleet has the journal that a host goes on with; CI kills hosts of devices and services in
+# e2e/test_kill.py and e2e/test_soak.py.
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_fleet_that_is_killed_goes_on_with_what_is_left_and_counts_the_same(runs: list[Run], tmp_path: Path) -> None:
     """First a service dies, then everything at once; the model is that of the run that nobody killed."""

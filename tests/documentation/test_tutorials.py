@@ -37,6 +37,8 @@ def test_the_first_model_runs(folder: Path) -> None:
     assert "films" in (folder / "run" / "report.html").read_text(encoding="utf-8")
 
 
+# `labelled-data` is the tutorial of a table that CI runs; tests/cli has each command of this page.
+@pytest.mark.proof
 @pytest.mark.processes
 def test_own_data_runs(folder: Path) -> None:
     run_page("your-own-data")
@@ -65,6 +67,9 @@ def test_an_audited_task_runs(folder: Path) -> None:
     assert (folder / "odp-state" / "reference_values.json").is_file()
 
 
+# Two trainings on real services. CI runs `audited-task` on them; `odp init` of a table, its app and its catalogue are
+# in cli/test_init.py and e2e/test_catalogues.py.
+@pytest.mark.proof
 @pytest.mark.processes
 def test_recommendations_on_devices_run(folder: Path) -> None:
     run_page("recommend-on-devices")

@@ -49,6 +49,18 @@ def stores(request: pytest.FixtureRequest) -> ServerStores:
     return PostgresqlStores(request.getfixturevalue("postgresql"))
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.proof)])
+def mortal_stores(request: pytest.FixtureRequest) -> ServerStores:
+    """Stores whose every step is died at: CI does so on files, as on PostgreSQL one step takes a second.
+
+    A death there ends a connection, which ends its transaction: ``e2e/test_one_database.py`` and
+    ``e2e/test_replicas.py`` kill programs on it.
+    """
+    if request.param == "sqlite":
+        return SqliteStores()
+    return PostgresqlStores(request.getfixturevalue("postgresql"))
+
+
 @pytest.fixture
 def storage(stores: ServerStores, tmp_path: Path) -> Iterator[Storage]:
     made = stores.open(tmp_path)
@@ -445,24 +457,24 @@ def test_every_change_is_among_those_that_are_tested() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_kill_between_any_two_statements_leaves_all_of_a_change_or_nothing(
-    name: str, stores: ServerStores, tmp_path: Path
+    name: str, mortal_stores: ServerStores, tmp_path: Path
 ) -> None:
     prepare, change = CHANGES[name]
     origin = tmp_path / "origin"
     origin.mkdir()
-    storage = stores.open(origin)
+    storage = mortal_stores.open(origin)
     prepare(storage)
     before = content(storage)
     storage.close()
 
     def act(place: Path, arm: Callable[[], None]) -> None:
-        opened = stores.open(place)
+        opened = mortal_stores.open(place)
         arm()
         change(opened)
 
     left, repeated = [], []
-    for place, _ in deaths(act, (stores.copy(origin, place) for place in places(tmp_path))):
-        storage = stores.open(place)
+    for place, _ in deaths(act, (mortal_stores.copy(origin, place) for place in places(tmp_path))):
+        storage = mortal_stores.open(place)
         left.append(content(storage))
         change(storage)  # by the process that comes next
         repeated.append(content(storage))
@@ -497,20 +509,20 @@ def test_of_many_writers_one_makes_a_change(name: str, storage: Storage, stores:
 
 
 def test_a_store_that_was_being_made_when_its_process_died_is_whole_at_the_next_start(
-    stores: ServerStores, tmp_path: Path
+    mortal_stores: ServerStores, tmp_path: Path
 ) -> None:
     def act(place: Path, arm: Callable[[], None]) -> None:
         place.mkdir()
         arm()
-        stores.open(place)
+        mortal_stores.open(place)
 
     for place, _ in deaths(act, places(tmp_path)):
-        storage = stores.open(place)
+        storage = mortal_stores.open(place)
         released(storage)
         before = content(storage)
         for statement in ("UPDATE task_history SET event = 'x'", "DELETE FROM task_history"):
             with pytest.raises(Exception, match="append-only"):
-                stores.execute(place, statement)
+                mortal_stores.execute(place, statement)
         assert content(storage) == before
         storage.close()
 

@@ -75,16 +75,16 @@ def require_equal(ours, theirs):
         np.testing.assert_array_equal(mine.rows, other.rows)
 
 
-def test_any_number_of_parts_gives_the_same_model_and_tells_what_workers_use(cluster, ratings):
+@pytest.mark.parametrize("parts", [7, pytest.param(1, marks=pytest.mark.proof)])
+def test_any_number_of_parts_gives_the_same_model_and_tells_what_workers_use(cluster, ratings, parts):
     alone = odp.simulate(task(), ratings)
-    for parts in (1, 7):
-        workers, done = [], {}
-        with RayEngine(cluster.address, parts=parts, on_worker=workers.append) as engine:
-            told = functools.partial(_tell, done)
-            require_equal(odp.simulate(task(), ratings, engine=engine, on_users=told), alone)
-        assert len(workers) == parts * len(alone.rounds)
-        assert all(worker.memory > 10 for worker in workers)
-        assert done == dict.fromkeys(range(len(alone.rounds)), ratings.n_users)
+    workers, done = [], {}
+    with RayEngine(cluster.address, parts=parts, on_worker=workers.append) as engine:
+        told = functools.partial(_tell, done)
+        require_equal(odp.simulate(task(), ratings, engine=engine, on_users=told), alone)
+    assert len(workers) == parts * len(alone.rounds)
+    assert all(worker.memory > 10 for worker in workers)
+    assert done == dict.fromkeys(range(len(alone.rounds)), ratings.n_users)
 
 
 def test_a_node_that_is_killed_in_the_middle_changes_nothing(cluster, ratings):
@@ -125,6 +125,8 @@ def test_sampled_rounds_and_networks_of_one_layer_are_equal_too(cluster, ratings
             require_equal(odp.simulate(one, data, engine=engine), odp.simulate(one, data))
 
 
+# Each trial is a simulation on a worker, as a part of one is.
+@pytest.mark.proof
 def test_trials_run_on_the_cluster_and_give_the_same_scores(cluster, ratings):
     arguments = {"epsilons": (8.0,), "seeds": 1, "methods": ["user mean", "DPAM"]}
     with RayEngine(cluster.address) as engine:

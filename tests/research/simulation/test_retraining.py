@@ -36,6 +36,8 @@ def test_each_training_begins_with_the_items_of_the_one_before(found):
     assert len(found.start.keys) == 80
 
 
+# tests/models/test_warm_start.py compares a training with and without a start in CI.
+@pytest.mark.proof
 def test_a_start_helps_at_the_same_budget():
     # Means of six trainings of the same ratings: the gap is many times what another seed of the noise changes.
     schedule = _schedule(horizon="6w", lifetime_epsilon=6.0)

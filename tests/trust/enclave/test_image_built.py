@@ -133,8 +133,12 @@ def no_stamps(image: Path) -> None:
     image.with_suffix(".json").unlink()
 
 
-DAMAGES = [Path.unlink, cut, flip, flip_and_set_the_time_back, empty_stamps, nonsense_stamps, numbers_as_stamps,
-           no_stamps]  # fmt: skip
+#: In CI, a change of the image that its time does not show, and stamps that cannot be read.
+DAMAGES = [
+    flip_and_set_the_time_back, nonsense_stamps,
+    *(pytest.param(damage, marks=pytest.mark.proof)
+      for damage in (Path.unlink, cut, flip, empty_stamps, numbers_as_stamps, no_stamps)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
