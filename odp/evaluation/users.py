@@ -71,3 +71,15 @@ def chosen_entries(ratings: Ratings, most: int, *, seed: int) -> Int64Array:
     order = np.lexsort((hashes, ratings.users()))
     place = np.arange(ratings.n_ratings) - np.repeat(ratings.offsets[:-1], ratings.counts())
     return order[place < most]
+
+
+def spread_users(ratings: Ratings, most: int) -> Int64Array:
+    """At most ``most`` users int64 [k], ascending, evenly spread over the numbers: for a quick look during training."""
+    return np.unique(np.linspace(0, ratings.n_users - 1, min(most, ratings.n_users)).astype(np.int64))
+
+
+def per_round_note(ratings: Ratings, most: int) -> list[str]:
+    """That figures after each round are of ``most`` users, a line for people; nothing where these are all."""
+    if ratings.n_users <= most:
+        return []
+    return [f"figures after each round are of {most:,} of {ratings.n_users:,} users, those of the result of all"]

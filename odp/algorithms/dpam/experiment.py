@@ -34,6 +34,7 @@ from odp.evaluation.exposure import CUTOFF, Exposure, exposure, fifths
 from odp.evaluation.paired import rmse_error, squares_by_user
 from odp.evaluation.ranking import item_scores
 from odp.evaluation.reliability import Reliability, reliability
+from odp.evaluation.users import per_round_note, spread_users
 from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.protocol.wire.model import ModelVersion
@@ -63,6 +64,10 @@ QUALITY = Quality(
 )
 
 
+#: A round is scored on at most this many users; the finished model on all.
+_USERS_PER_ROUND = 1000
+
+
 class TaskExperiment:
     """``odp.algorithms.experiment.Experiment`` on a split of ratings."""
 
@@ -77,12 +82,12 @@ class TaskExperiment:
         self._notes = data.cut_notes(self.split)
 
     def notes(self, *, noise: bool) -> list[str]:
-        """What a cut in time leaves to the tests, and whether noise will drown the signal."""
-
+        """What a cut in time leaves to the tests, whom rounds are scored on, and whether noise drowns the signal."""
+        notes = [*self._notes, *per_round_note(self.split.train, _USERS_PER_ROUND)]
         if not noise or self.population.n_items != self._task.factorization.items:
-            return self._notes
+            return notes
         weak = weak_signal(self._task, self.split.train)
-        return self._notes if weak is None else [*self._notes, str(weak)]
+        return notes if weak is None else [*notes, str(weak)]
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:
         return [f"{metrics[name]:.4f}" for name in ("validation_rmse", "test_rmse")]
@@ -101,6 +106,8 @@ class TaskExperiment:
         intervals = metrics["test_intervals"]
         if intervals.ratings:
             out.print(intervals_line(intervals))
+        # Before the baselines, which take longer than the training.
+        out.print(f"test RMSE {metrics['test_rmse']:.4f} of {self.split.test.n_ratings:,} ratings")
         if not baselines:
             return {}
         with out.status("baselines"):
@@ -147,17 +154,26 @@ class TaskEvaluation:
         return {}
 
     def after_round(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
-        """RMSE on the validation and the test part; NaN of an empty one."""
+        """RMSE on the validation and the test part of at most 1,000 users; NaN of an empty one."""
+        users = spread_users(split.train, _USERS_PER_ROUND)
+        parts = (split.train, split.validation, history, split.test)
+        return self._errors(model, *(part.select_users(users) for part in parts))
+
+    def _errors(
+        self, model: ModelVersion, train: Ratings, validation: Ratings, history: Ratings, test: Ratings
+    ) -> dict[str, float]:
         predict = self._population.predict
         return {
-            "validation_rmse": rmse(predict(model, split.train, split.validation), split.validation),
-            "test_rmse": rmse(predict(model, history, split.test), split.test),
+            "validation_rmse": rmse(predict(model, train, validation), validation),
+            "test_rmse": rmse(predict(model, history, test), test),
         }
 
     def after_training(
         self, model: ModelVersion, split: Split, history: Ratings, *, last: Mapping[str, float]
     ) -> Metrics:
-        """Those after the last round, and ``test_intervals``: what the ranges of test ratings cover."""
+        """Those of all users, and ``test_intervals``: what the ranges of test ratings cover."""
+        if split.train.n_users > _USERS_PER_ROUND:
+            last = {**last, **self._errors(model, split.train, split.validation, history, split.test)}
         return {**last, "test_intervals": covered(self._definition, self._population, model, history, split.test)}
 
 

@@ -46,7 +46,7 @@ from odp.evaluation.ranking import (
     item_scores,
     strong_split,
 )
-from odp.evaluation.users import chosen_entries
+from odp.evaluation.users import chosen_entries, per_round_note, spread_users
 from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for
@@ -100,7 +100,7 @@ class TaskEvaluation:
 
     def after_round(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
         """Recall@20 and NDCG@20 on the validation items of at most 4,096 users; NaN without such items."""
-        users = sampled(split.train, _USERS_PER_ROUND)
+        users = spread_users(split.train, _USERS_PER_ROUND)
         targets = split.validation.select_users(users)
         if not targets.n_ratings:
             return dict.fromkeys(self.round_metrics, math.nan)
@@ -128,11 +128,6 @@ class TaskEvaluation:
 def within(cutoffs: tuple[int, ...], targets: Ratings) -> tuple[int, ...]:
     """The cutoffs that the catalogue allows; at least one."""
     return tuple(cutoff for cutoff in cutoffs if cutoff <= targets.n_items) or (targets.n_items,)
-
-
-def sampled(ratings: Ratings, most: int) -> np.ndarray:
-    """At most ``most`` users, evenly spread over the numbers: for a quick look during training."""
-    return np.unique(np.linspace(0, ratings.n_users - 1, min(most, ratings.n_users)).astype(np.int64))
 
 
 def ranking_baselines(task: TrainingTask, split: Split, *, seed: int) -> RankingBaselines:
@@ -225,10 +220,16 @@ class TaskExperiment:
         self._notes = data.cut_notes(self.split)
 
     def notes(self, *, noise: bool) -> list[str]:
-        """What a cut in time leaves to the tests, or who is tested, where it is not those who took part."""
+        """What a cut in time leaves to the tests, or who is tested, where it is not those who took part; whom rounds
+        are scored on.
+        """
+        rounds = per_round_note(self.split.train, _USERS_PER_ROUND)
         if self._strong is None:
-            return self._notes
-        return [f"tested on {self._held_out:,} users who took no part; Recall@k divides by min(k, held-out items)"]
+            return [*self._notes, *rounds]
+        return [
+            *rounds,
+            f"tested on {self._held_out:,} users who took no part; Recall@k divides by min(k, held-out items)",
+        ]
 
     def cells(self, metrics: Mapping[str, float]) -> list[str]:
         return [f"{metrics[name]:.4f}" for name in ("validation_recall", "validation_ndcg")]

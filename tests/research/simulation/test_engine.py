@@ -5,15 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 import odp
+from odp.algorithms.dpam.experiment import TaskEvaluation
+from odp.algorithms.dpam.population import DpamPopulation
+from odp.algorithms.experiment import NamedData, experiment_of
 from odp.datasets import Ratings, Split, random_split
+from odp.datasets.ratings import merge
 from odp.errors import ConfigurationError, DataError, PrivacyError
+from odp.evaluation.baselines import rmse
 from odp.evaluation.noise import NoNoise
+from odp.evaluation.users import spread_users
 from odp.privacy.accounting import epsilon
+from odp.protocol.wire.model import ModelVersion
 from odp.research.simulation.engine import RoundResult, RunResult, check_population, simulate
 
 RATINGS = odp.data.synthetic_movielens(n_users=150, n_items=40, ratings_per_user=15, seed=4)
@@ -92,6 +100,31 @@ def test_progress_is_told_round_by_round(run: RunResult) -> None:
 
 def test_a_split_is_taken_as_it_is(run: RunResult) -> None:
     assert _same(run, simulate(_task(), random_split(RATINGS, seed=3), seed=3))
+
+
+def test_rounds_are_scored_on_some_users_and_the_result_on_all(monkeypatch: pytest.MonkeyPatch, run: RunResult) -> None:
+    monkeypatch.setattr("odp.algorithms.dpam.experiment._USERS_PER_ROUND", 20)
+    split = random_split(RATINGS, seed=3)
+    models: list[ModelVersion] = []
+    after_round = TaskEvaluation.after_round
+
+    def watched(self: TaskEvaluation, model: ModelVersion, *parts: Any) -> dict[str, float]:
+        models.append(model)
+        return after_round(self, model, *parts)
+
+    monkeypatch.setattr(TaskEvaluation, "after_round", watched)
+    quick = simulate(_task(), split, seed=3)
+    assert quick.metrics["test_rmse"] == run.metrics["test_rmse"]
+    assert quick.metrics["validation_rmse"] == run.metrics["validation_rmse"]
+    users = spread_users(split.train, 20)
+    assert len(users) == 20
+    history, tests = merge(split.train, split.validation).select_users(users), split.test.select_users(users)
+    population = DpamPopulation(_task().definition())
+    for model, result in zip(models, quick.rounds, strict=True):
+        error = rmse(population.predict(model, history, tests), tests)
+        assert result.metrics["test_rmse"] == pytest.approx(error, rel=1e-12)
+    experiment = experiment_of(_task(), NamedData("synthetic:n_users=30,n_items=40"), seed=1, held_out=None)
+    assert any("of 20 of 30 users" in line for line in experiment.notes(noise=False))
 
 
 def test_a_population_without_test_ratings_has_no_rmse_and_its_json_says_null() -> None:
