@@ -106,11 +106,15 @@ class AddressRefused(AttestationError):
 
 
 class TransparencyError(OdpError):
-    """The transparency log, or something that has to be in it, was not accepted; ``reason`` says which check failed."""
+    """The transparency log, or something that has to be in it, was not accepted; ``reason`` says which check failed.
 
-    def __init__(self, reason: str, message: str) -> None:
+    ``passes``: it would be accepted at another time of day, so that a clock that is set right again may end it.
+    """
+
+    def __init__(self, reason: str, message: str, *, passes: bool = False) -> None:
         super().__init__(f"transparency log refused ({reason}): {message}")
         self.reason = reason
+        self.passes = passes
 
 
 class EnrolmentError(OdpError):

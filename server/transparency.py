@@ -331,14 +331,15 @@ class LogKeeper:
             return proof
 
     def _standing_endorsements(self) -> list[tuple[int, EndorsementEntry]]:
-        now, standing = self._clock(), []
+        """Those in force; without one, those that ended: a clock that leapt may say so, and devices go by their own."""
+        now, standing, ended = self._clock(), [], []
         for entry in self._endorsements.endorsements:
             stated = open_endorsement(entry)
             index = self._log.index_of(entry.leaf)
             withdrawn = self._log.index_of(bytes.fromhex(stated.withdrawal)) is not None
-            if index is not None and not withdrawn and now < stated.not_after:
-                standing.append((index, entry))
-        return standing[-_MOST_ENDORSEMENTS:]
+            if index is not None and not withdrawn:
+                (standing if now < stated.not_after else ended).append((index, entry))
+        return (standing or ended)[-_MOST_ENDORSEMENTS:]
 
     def _inclusion(self, index: int, size: int, *, entry: bytes = b"") -> log_pb2.Inclusion:
         return log_pb2.Inclusion(index=index, hashes=packed(self._log.inclusion_proof(index, size)), entry=entry)

@@ -111,7 +111,8 @@ class Outage:
         """Counts one more failure of a service; True for the first of an outage."""
         self._failures += 1
         refusal = isinstance(error, (AttestationError, CertificateError, TransparencyError))
-        self.strangers += refusal and getattr(error, "reason", "") not in _PASSING
+        passes = getattr(error, "passes", False) or getattr(error, "reason", "") in _PASSING
+        self.strangers += refusal and not passes
         return self._failures == 1
 
     def pause(self) -> float:

@@ -37,6 +37,6 @@ class LogReason(enum.StrEnum):
     WITHDRAWN = "withdrawn"
 
 
-def refused(reason: LogReason, message: str) -> TransparencyError:
-    """The error for one of the reasons."""
-    return TransparencyError(reason.value, message)
+def refused(reason: LogReason, message: str, *, passes: bool = False) -> TransparencyError:
+    """The error for one of the reasons; ``passes`` as in ``TransparencyError``."""
+    return TransparencyError(reason.value, message, passes=passes)

@@ -170,6 +170,27 @@ def test_what_the_log_does_not_hold_is_not_acted_on_and_nothing_leaves(
         assert store.ledger() == ()
 
 
+@pytest.mark.parametrize("days", [-400, 400])
+def test_r439_an_endorsement_of_another_time_passes_and_one_of_other_code_does_not(logged: Logged, days: int) -> None:
+    """The log's proof was accepted before the clock leapt, so that its age is not what is refused."""
+    logged.offer()
+    work, now = logged.work(), time.time()
+    memory = LogMemory(logged.policy(), logged.world.folder / LOG_FILE, logged.log.hashes)
+    guard = LogGuard(memory, clock=lambda: now)
+    enclave = logged.participant().enclaves.verified("aggregator", work.aggregator).enclave
+    world = logged.world
+    endorsements = guard.logged(logged.proof(), task=world.task, model=world.signed_manifest, charter=world.charter)
+    guard.require_endorsed(enclave, endorsements)
+    now += days * 86_400.0
+    with pytest.raises(TransparencyError, match="not_endorsed") as caught:
+        guard.require_endorsed(enclave, endorsements)
+    assert caught.value.passes
+    other = dataclasses.replace(enclave, image_digest="sha384:" + "0" * 96)
+    with pytest.raises(TransparencyError, match="not_endorsed") as caught:
+        guard.require_endorsed(other, endorsements)
+    assert not caught.value.passes
+
+
 def test_a_contribution_that_was_prepared_waits_when_its_enclave_is_withdrawn(logged: Logged) -> None:
     work = logged.offer()
     logged.world.aggregator.script = ["unavailable"]

@@ -263,6 +263,11 @@ def test_a_withdrawal_is_logged_with_the_next_start_and_its_endorsement_no_longe
     proof = keeper.proof(task, model, charter)
     assert proof is not None
     assert len(proof.endorsements) == 1
+    world.clock.now += 400 * DAY
+    leapt = keeper.proof(task, model, charter)
+    world.clock.now -= 400 * DAY
+    assert leapt is not None
+    assert leapt.endorsements == proof.endorsements, "devices judge by their own clocks"
     withdrawn = EndorsementFile(kept.endorsements.policies, kept.endorsements.endorsements, (kept.withdrawal,))
     keeper = kept.start(endorsements=withdrawn)
     proof = keeper.proof(task, model, charter)

@@ -103,12 +103,15 @@ class LogGuard:
         Raises:
             TransparencyError: ``not_endorsed``, ``withdrawn``, ``inconsistent``.
         """
-        policy, now = enclave.policy.sha256.hex(), self._clock()
+        named = {
+            "role": enclave.role,
+            "image_digest": enclave.image_digest,
+            "policy_sha256": enclave.policy.sha256.hex(),
+        }
+        now = self._clock()
         withdrawn: TransparencyError | None = None
         for entry in logged:
-            if entry.endorsement.covers(
-                role=enclave.role, image_digest=enclave.image_digest, policy_sha256=policy, now=now
-            ):
+            if entry.endorsement.covers(**named, now=now):
                 try:
                     withdrawal = bytes.fromhex(entry.endorsement.withdrawal)
                     self._memory.require_not_withdrawn(withdrawal, until=entry.endorsement.not_after, index=entry.index)
@@ -122,6 +125,7 @@ class LogGuard:
             LogReason.NOT_ENDORSED,
             f"no endorsement in the log covers the {enclave.role}'s code {enclave.image_digest[:19]}.. and its policy "
             "at this time",
+            passes=any(entry.endorsement.covers(**named, now=entry.endorsement.not_before) for entry in logged),
         )
 
     def _checked(
