@@ -121,7 +121,7 @@ class World:
 
     def start(self, stack: contextlib.ExitStack) -> World:
         """Starts them; they stop when ``stack`` closes."""
-        # Nobody attacks these listeners. Guards that look as often as against attackers take a quarter of a test's processor.
+        # Nobody attacks these listeners: guards that look as often as against attackers take a quarter of a processor.
         stack.enter_context(mock.patch.object(guard, "_LATER", 1.0))
         any_port = "127.0.0.1:0"
         shared = {
