@@ -164,6 +164,8 @@ def test_the_music_player_shows_its_mix_to_its_listener_and_knows_a_mood_with_no
     assert not any(b"Lantern" in file.read_bytes() for file in state.rglob("*") if file.is_file())
 
 
+# An app learns over services in e2e/test_device_in_an_app.py, and this one runs alone above.
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="services need Linux")
 @pytest.mark.processes

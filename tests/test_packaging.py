@@ -20,6 +20,7 @@ import odp
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"odp_platform.py"}
 EXPERIMENTS = "odp/research/reproductions/"
+SMALL = "synthetic:n_users=110,n_items=30,ratings_per_user=12"
 PACKAGES = {"odp", "device_runtime", "distributor", "server", "trusted_aggregator"}
 
 
@@ -83,26 +84,31 @@ def test_the_wheel_says_where_published_experiments_are(installed: dict[str, str
     assert "are in ODP's repository, not in the installed package: clone the" in " ".join(done.stderr.split())
 
 
+def _run(installed: dict[str, str], folder: Path, *arguments: str) -> str:
+    """What `odp` of the wheel prints."""
+    command = [sys.executable, "-P", "-m", "odp", *arguments]
+    done = subprocess.run(command, cwd=folder, env=installed, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_wheel_runs_in_an_empty_folder(installed: dict[str, str], tmp_path: Path) -> None:
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-P", "-m", "odp", *arguments]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=installed, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     where = subprocess.run(
         [sys.executable, "-P", "-c", "import odp, server; print(odp.__file__, server.__file__)"],
         cwd=tmp_path, env=installed, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     assert all(name.startswith(installed["PYTHONPATH"]) for name in where)
-    assert run("--version") == f"odp {odp.__version__}\n"
-    small = "synthetic:n_users=110,n_items=30,ratings_per_user=12"
-    assert "ε" in run("data", "check", small)
-    assert "all programs stopped" in run("demo", "--data", small, "--rank", "0")
+    assert _run(installed, tmp_path, "--version") == f"odp {odp.__version__}\n"
+    assert "ε" in _run(installed, tmp_path, "data", "check", SMALL)
+
+
+# cli/test_demo.py runs the same programs from this checkout in CI.
+@pytest.mark.proof
+@pytest.mark.processes
+def test_the_wheel_starts_its_services(installed: dict[str, str], tmp_path: Path) -> None:
+    assert "all programs stopped" in _run(installed, tmp_path, "demo", "--data", SMALL, "--rank", "0")
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ import odp as platform
 from odp.errors import ConfigurationError, PrivacyError
 
 
+# The command runs on files below, and on drifting ratings in research/simulation/test_retraining.py.
+@pytest.mark.proof
 def test_invented_ratings_end_in_a_table_a_picture_and_a_start(odp, tmp_path):
     options = ("--horizon", "2w", "--lifetime-epsilon", "8", "--new-items", "3")
     printed = odp("retrain", *options, "--output", tmp_path / "run", "--json")

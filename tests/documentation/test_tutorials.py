@@ -29,6 +29,8 @@ def test_every_tutorial_has_a_test() -> None:
         assert page.stem == "README" or f'run_page("{page.stem}")' in source, page.name
 
 
+# `labelled-data` is the tutorial of a simulation that CI runs.
+@pytest.mark.proof
 @pytest.mark.processes
 def test_the_first_model_runs(folder: Path) -> None:
     names = run_page("first-model")
@@ -37,7 +39,7 @@ def test_the_first_model_runs(folder: Path) -> None:
     assert "films" in (folder / "run" / "report.html").read_text(encoding="utf-8")
 
 
-# `labelled-data` is the tutorial of a table that CI runs; tests/cli has each command of this page.
+# As above; tests/cli has each command of this page.
 @pytest.mark.proof
 @pytest.mark.processes
 def test_own_data_runs(folder: Path) -> None:

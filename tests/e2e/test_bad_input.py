@@ -493,6 +493,8 @@ def test_wrong_usage_is_one_line_that_points_to_the_help(arguments: list[str], p
     assert "--help` shows what is valid" in line
 
 
+# operations/local/test_processes.py stops services, and cli/test_demo.py a command that started some.
+@pytest.mark.proof
 @pytest.mark.processes
 @pytest.mark.slow
 def test_an_interrupted_program_stops_what_it_started_and_says_so() -> None:

@@ -61,7 +61,7 @@ def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secagg, "draw_share", lambda definition, query, source: np.zeros(query.grid.size, np.int64))
 
 
-@pytest.mark.parametrize("bins", [40, 300_000])
+@pytest.mark.parametrize("bins", [pytest.param(40, marks=pytest.mark.proof), 300_000])
 def test_the_sum_of_a_session_is_that_of_the_simulation_with_noise_off(
     tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, bins: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,8 @@ def test_unary_encoding_wins_from_the_first_category_above_the_published_bound()
     assert [turning_point(epsilon) for epsilon in (1.0, 2.0, 4.0)] == [11, 25, 166]
 
 
+# A published comparison, whose formulas are compared above.
+@pytest.mark.proof
 def test_the_command_writes_a_figure_and_all_numbers(tmp_path: Path) -> None:
     output = tmp_path / "out"
     call = ["reproduce", "local", "--repeats", "50", "--output", str(output), "--json"]
