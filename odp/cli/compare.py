@@ -110,6 +110,7 @@ def compare(
         shown.print(chosen_rows(comparison))
         shown.print(TUNED)
     shown.print(f"{comparison.seconds:.1f} s; every method that spends has (ε, δ) per user, all its releases included")
+    shown.print(comparison.verdict)
     shown.print(comparison.statement)
     summary = comparison.to_json()
     if output is not None:

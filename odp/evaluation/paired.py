@@ -11,35 +11,29 @@ import math
 import numpy as np
 
 from odp.datasets.ratings import Ratings
-from odp.numerics.arrays import Float64Array, Int64Array
+from odp.numerics.arrays import Float64Array
 
 
-def squares_by_user(predicted: Float64Array, targets: Ratings) -> Float64Array:
-    """Each user's sum of squared errors float64 [n_users], of predictions float64 [n_ratings]."""
-    squares = (predicted - targets.values) ** 2
-    return np.asarray(np.bincount(targets.users(), weights=squares, minlength=targets.n_users), dtype=np.float64)
+def rmse_influence(predicted: Float64Array, targets: Ratings) -> Float64Array:
+    """By how much each user moves the root mean squared error of predictions float64 [n_ratings], float64 [n_users].
 
-
-def rmse_error(squares: Float64Array, others: Float64Array, entries: Int64Array) -> float:
-    """The standard error of the difference of two root mean squared errors.
-
-    ``squares`` and ``others`` float64 [n] are sums of squared errors by user, over ``entries`` int64 [n] each. The mean
-    squared error is a ratio of sums over users (Cochran 1977, *Sampling Techniques*, section 6.4); its root is taken by
-    the delta method. NaN with fewer than two users.
+    To first order: the mean squared error is a ratio of sums over users (Cochran 1977, *Sampling Techniques*, section
+    6.4), and its root is taken by the delta method. NaN with fewer than two users who have ratings.
     """
-    users, total = int(np.count_nonzero(entries)), int(entries.sum())
-    if users < 2:
-        return math.nan
-    moved = _moved(others, entries, total) - _moved(squares, entries, total)
-    return math.sqrt(float(moved @ moved) * users / (users - 1))
+    entries = targets.counts()
+    squares = np.bincount(targets.users(), weights=(predicted - targets.values) ** 2, minlength=targets.n_users)
+    if np.count_nonzero(entries) < 2:
+        return np.full(targets.n_users, math.nan)
+    mean = float(squares.sum()) / targets.n_ratings
+    return (squares - entries * mean) / (2.0 * math.sqrt(mean) * targets.n_ratings) if mean else np.zeros(len(squares))
 
 
-def _moved(squares: Float64Array, entries: Int64Array, total: int) -> Float64Array:
-    """By how much each user moves a root mean squared error, to first order, float64 [n]."""
-    mean = float(squares.sum()) / total
-    return (squares - entries * mean) / (2.0 * math.sqrt(mean) * total) if mean else np.zeros(len(squares))
+def mean_influence(values: Float64Array) -> Float64Array:
+    """By how much each user moves the mean of ``values`` float64 [n], one per user; NaN below two users."""
+    return (values - values.mean()) / len(values) if len(values) > 1 else np.full(len(values), math.nan)
 
 
-def mean_error(values: Float64Array, others: Float64Array) -> float:
-    """The standard error of the difference of two means over the same users, float64 [n] each; NaN below two."""
-    return float(np.std(values - others, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+def difference_error(influence: Float64Array, others: Float64Array) -> float:
+    """The standard error of the difference of two figures of the same users, by their influence float64 [n] each."""
+    moved = others - influence
+    return math.sqrt(float(moved @ moved) * len(moved) / (len(moved) - 1)) if len(moved) > 1 else math.nan

@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from odp.datasets.ratings import Ratings, Split, merge
-from odp.evaluation.paired import squares_by_user
+from odp.evaluation.paired import rmse_influence
 from odp.numerics.arrays import Float64Array
 
 #: Settings per reference, data set, ε and seed.
@@ -40,17 +40,17 @@ class Outcome:
     Attributes:
       scores: one number per metric.
       settings: what was chosen, by name; empty where there was nothing to choose.
-      squares: each user's sum of squared errors float64 [n_users], where the score is an RMSE.
+      influence: by how much each user moves the first score, float64 [n]; None where a method does not say.
     """
 
     scores: tuple[float, ...]
     settings: Settings = field(default_factory=dict)
-    squares: Float64Array | None = field(default=None, repr=False, compare=False)
+    influence: Float64Array | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, predicted: Float64Array, targets: Ratings, settings: Settings = MappingProxyType({})) -> Outcome:
         """The RMSE of predictions float64 [n_ratings]."""
-        return cls((rmse(predicted, targets),), settings, squares_by_user(predicted, targets))
+        return cls((rmse(predicted, targets),), settings, rmse_influence(predicted, targets))
 
 
 def rmse(predicted: Float64Array, targets: Ratings) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -9,53 +10,65 @@ import pytest
 
 from odp.algorithms.dpam.experiment import QUALITY
 from odp.algorithms.implicit.experiment import QUALITY as IMPLICIT_QUALITY
-from odp.evaluation.paired import mean_error, rmse_error
+from odp.datasets.ratings import Ratings
+from odp.evaluation.paired import difference_error, mean_influence, rmse_influence
+from odp.evaluation.trials import rmse
 from odp.research.simulation.methods import RANKING_METHODS, RATING_METHODS
 
 
-def _errors(rng: np.random.Generator, users: int, *, apart: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sums of squared errors of two methods by user, and entries; methods err alike on the same user."""
+def _both(rng: np.random.Generator, users: int, *, apart: float) -> tuple[Ratings, np.ndarray, np.ndarray]:
+    """Ratings of 0, and two methods' predictions of them, which err alike on the same user."""
     entries = rng.integers(1, 40, users)
-    hard = rng.gamma(2.0, 0.5, users)
-    squares, others = (entries * (hard + shift + 0.1 * rng.random(users)) for shift in (0.0, apart))
-    return squares, others, entries
+    offsets = np.concatenate(([0], np.cumsum(entries)))
+    number = int(offsets[-1])
+    items = np.arange(number) - np.repeat(offsets[:-1], entries)
+    targets = Ratings("tests", offsets, items.astype(np.int32), np.zeros(number, np.float32), 40, -99.0, 99.0)
+    hard = np.repeat(rng.gamma(2.0, 0.5, users), entries)
+    ours, others = (np.sqrt(hard + shift + 0.1 * rng.random(number)) for shift in (0.0, apart))
+    return targets, ours, others
+
+
+def _error(targets: Ratings, ours: np.ndarray, others: np.ndarray) -> float:
+    return difference_error(rmse_influence(ours, targets), rmse_influence(others, targets))
 
 
 def test_the_error_of_an_rmse_difference_is_that_of_a_jackknife_over_users() -> None:
-    squares, others, entries = _errors(np.random.default_rng(1), 400, apart=0.2)
+    targets, ours, others = _both(np.random.default_rng(1), 400, apart=0.2)
 
-    def root(values: np.ndarray, left_out: int) -> float:
-        return math.sqrt((values.sum() - values[left_out]) / (entries.sum() - entries[left_out]))
+    def root(predicted: np.ndarray, left_out: int) -> float:
+        return math.sqrt(float(np.mean(predicted[targets.users() != left_out] ** 2)))
 
-    without = np.array([root(others, user) - root(squares, user) for user in range(400)])
+    without = np.array([root(others, user) - root(ours, user) for user in range(400)])
     jackknife = math.sqrt(399 / 400 * ((without - without.mean()) ** 2).sum())
-    assert rmse_error(squares, others, entries) == pytest.approx(jackknife, rel=0.05)
+    assert _error(targets, ours, others) == pytest.approx(jackknife, rel=0.05)
     # Unpaired, users that are hard for both would hide the difference.
-    apart_alone = rmse_error(squares, np.zeros(400), entries)
-    assert rmse_error(squares, others, entries) < apart_alone / 5
+    assert _error(targets, ours, others) < _error(targets, ours, np.zeros(len(ours))) / 5
 
 
 def test_two_samples_of_the_same_methods_lie_within_the_errors_as_often_as_a_normal_says() -> None:
     """False alarm of the band 0.58 to 0.78 for 300 draws at .683: below 2e-4 on each side."""
     rng, inside = np.random.default_rng(2), 0
-    everyone = _errors(rng, 200_000, apart=0.1)
-    truth = math.sqrt(everyone[1].sum() / everyone[2].sum()) - math.sqrt(everyone[0].sum() / everyone[2].sum())
+    targets, ours, others = _both(rng, 40_000, apart=0.1)
+    truth = rmse(others, targets) - rmse(ours, targets)
     for _ in range(300):
-        sample = rng.integers(0, 200_000, 250)
-        squares, others, entries = (values[sample] for values in everyone)
-        difference = math.sqrt(others.sum() / entries.sum()) - math.sqrt(squares.sum() / entries.sum())
-        inside += abs(difference - truth) <= rmse_error(squares, others, entries)
+        users = rng.integers(0, 40_000, 250)
+        entries = np.concatenate([np.arange(targets.offsets[user], targets.offsets[user + 1]) for user in users])
+        drawn = targets.select_users(users)
+        difference = rmse(others[entries], drawn) - rmse(ours[entries], drawn)
+        inside += abs(difference - truth) <= _error(drawn, ours[entries], others[entries])
     assert 0.58 <= inside / 300 <= 0.78
 
 
-def test_users_without_entries_change_nothing_and_one_user_has_no_error() -> None:
-    squares, others, entries = _errors(np.random.default_rng(3), 50, apart=0.2)
-    more = [np.append(values, np.zeros(7, dtype=values.dtype)) for values in (squares, others, entries)]
-    assert rmse_error(*more) == pytest.approx(rmse_error(squares, others, entries), rel=1e-9)
-    assert math.isnan(rmse_error(squares[:1], others[:1], entries[:1]))
-    assert rmse_error(np.zeros(3), np.zeros(3), np.ones(3, dtype=np.int64)) == 0.0
-    assert math.isnan(mean_error(np.ones(1), np.zeros(1)))
-    assert mean_error(np.array([1.0, 0.0, 1.0, 0.0]), np.zeros(4)) == pytest.approx(math.sqrt(1 / 3) / 2)
+def test_users_without_entries_change_little_and_one_user_has_no_error() -> None:
+    targets, ours, others = _both(np.random.default_rng(3), 50, apart=0.2)
+    more = dataclasses.replace(targets, offsets=np.append(targets.offsets, np.full(7, targets.offsets[-1])))
+    assert _error(more, ours, others) == pytest.approx(_error(targets, ours, others), rel=0.002)
+    alone = targets.select_users(np.array([0]))
+    assert math.isnan(_error(alone, ours[: alone.n_ratings], others[: alone.n_ratings]))
+    assert _error(targets, np.zeros(len(ours)), np.zeros(len(ours))) == 0.0
+    assert math.isnan(difference_error(mean_influence(np.ones(1)), mean_influence(np.zeros(1))))
+    recall = mean_influence(np.array([1.0, 0.0, 1.0, 0.0]))
+    assert difference_error(recall, mean_influence(np.zeros(4))) == pytest.approx(math.sqrt(1 / 3) / 2)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import ConfigurationError
 from odp.evaluation.baselines import dp_item_means, dp_item_user_bias_predictions, rmse, user_mean_predictions
 from odp.evaluation.exposure import CUTOFF, Exposure, exposure, fifths
-from odp.evaluation.paired import rmse_error, squares_by_user
+from odp.evaluation.paired import difference_error, rmse_influence
 from odp.evaluation.ranking import item_scores
 from odp.evaluation.reliability import Reliability, reliability
 from odp.evaluation.users import per_round_note, spread_users
@@ -116,13 +116,13 @@ class TaskExperiment:
         out.print(comparison_table(baselines_reached, metrics["test_rmse"], run.epsilon, self._task.privacy.delta))
         test = self.split.test
         predict = DpamPopulation(self._task.definition()).predict
-        squares = squares_by_user(predict(run.model, merge(self.split.train, self.split.validation), test), test)
+        ours = rmse_influence(predict(run.model, merge(self.split.train, self.split.validation), test), test)
         return {
             "baselines": asdict(baselines_reached),
             "standard_errors": {
-                name: rmse_error(squares, outcome.squares, test.counts())
+                name: difference_error(ours, outcome.influence)
                 for name, outcome in outcomes.items()
-                if outcome.squares is not None
+                if outcome.influence is not None
             },
         }
 

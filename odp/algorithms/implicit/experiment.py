@@ -36,7 +36,7 @@ from odp.datasets.ratings import Ratings, Split, merge
 from odp.evaluation.ceilings import tuned_ials
 from odp.evaluation.exposure import MOST_USERS, Exposure, exposure, fifths
 from odp.evaluation.noise import SeededNoise, noised
-from odp.evaluation.paired import mean_error
+from odp.evaluation.paired import difference_error, mean_influence
 from odp.evaluation.ranking import (
     Ranking,
     StrongSplit,
@@ -80,7 +80,7 @@ class RankingBaselines:
     def standard_errors(self, ranking: Ranking) -> dict[str, float]:
         """Those of the differences to a ranking of the same users, of Recall at the first cutoff, by name."""
         return {
-            name: mean_error(ranking.recall_by_user, other.recall_by_user)
+            name: difference_error(mean_influence(ranking.recall_by_user), mean_influence(other.recall_by_user))
             for name, other in vars(self).items()
             if ranking.recall_by_user is not None and other.recall_by_user is not None
         }

@@ -34,6 +34,7 @@ from odp.datasets.ratings import Ratings, Split
 from odp.datasets.registry import load
 from odp.datasets.splitting import permutation_split, random_split
 from odp.errors import ConfigurationError, DataError
+from odp.evaluation.paired import difference_error
 from odp.evaluation.trials import Outcome, Settings
 from odp.pictures import page, style
 from odp.research.simulation.engine import check_population
@@ -42,7 +43,8 @@ from odp.research.simulation.inputs import ONE_PERMUTATION, SIMULATION
 from odp.research.simulation.methods import Contest, Method, Metric, contest_for
 from odp.research.simulation.presets import preset_task
 from odp.research.simulation.result_tables import html_table, text_table, write_csv, write_page
-from odp.research.simulation.trials import FinishedTrials, outcome_of
+from odp.research.simulation.trials import FinishedTrials, outcome_of, stored_outcome
+from odp.research.simulation.verdict import LEVEL
 from odp.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ class Comparison:
 
     ``settings`` [method][epsilon][seed] are those that a tuned method took, see ``evaluation/trials.py``; a method
     without any has none there. ``permuted``: the splits are permutations of all ratings, as in published comparisons.
-    ``notes`` say how the table was read: what was guessed, and how many rows were left out.
+    ``notes`` say how the table was read: what was guessed, and how many rows were left out. ``standard_errors`` are, by
+    private method, of the difference of its first metric to the best one's at the largest ε, over paired users.
     """
 
     data: str
@@ -80,6 +83,7 @@ class Comparison:
     permuted: bool = False
     settings: Mapping[str, list[list[Settings]]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    standard_errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def statement(self) -> str:
@@ -138,14 +142,15 @@ class Comparison:
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Writes a page with the chart and the tables, self-contained, and returns its path. Raises DataError."""
-        parts = [page.heading(f"Comparison on {self.data}", 1), page.paragraph(self._verdict(), "verdict")]
+        parts = [page.heading(f"Comparison on {self.data}", 1), page.paragraph(self.verdict, "verdict")]
+        best = _best_private(self.methods, self.scores, self.metrics[0])
         for metric in self.metrics:
             title = _title(self, metric)
             parts += [
                 page.chart(
                     functools.partial(_chart, self, metric), title=title, name=metric.name.replace(" ", "-").lower()
                 ),
-                page.table(title, *_cells(self, metric, "{}"), ours=self._best()),
+                page.table(title, *_cells(self, metric, "{}"), ours=best),
             ]
         if self.tuned:
             title = "Settings chosen on validation parts, uncharged"
@@ -153,24 +158,33 @@ class Comparison:
         parts += map(page.paragraph, (self.statement, *self.notes))
         return write_page(path, page.document(f"Comparison on {self.data}", parts))
 
-    def _verdict(self) -> str:
-        """The best private method at the largest ε, in one line."""
-        if not (best := self._best()):
-            return "no method of this comparison is private"
-        score = f"{self.metrics[0].name} {self.mean(best, -1):.4f}"
-        return f"{best} is the best private method at ε = {self.epsilons[-1]:g}: {score}"
+    @property
+    def verdict(self) -> str:
+        """The best private method at the largest ε, in one line, and those that are level with it.
 
-    def _best(self) -> str:
-        """The best private method at the largest ε by the first metric; empty where none is private."""
-        private = [method.name for method in self.methods if method.spends]
-        choose = min if self.metrics[0].lower_is_better else max
-        return choose(private, key=lambda name: self.mean(name, -1)) if private else ""
+        Level are scores within 0.5 % of each other, and those within one standard error over paired users.
+        """
+        metric = self.metrics[0]
+        if not (best := _best_private(self.methods, self.scores, metric)):
+            return "no method of this comparison is private"
+        reached, errors = self.mean(best, -1), self.standard_errors
+        level = [
+            f"{method.name} {self.mean(method.name, -1):.4f}"
+            for method in self.methods
+            if method.spends
+            and method.name != best
+            and abs(self.mean(method.name, -1) - reached) <= max(LEVEL * abs(reached), errors.get(method.name, 0.0))
+        ]
+        at = f"at ε = {self.epsilons[-1]:g}: {metric.name} {reached:.4f}"
+        if not level:
+            return f"{best} is the best private method {at}"
+        return f"{best} is the best private method {at}, by no more than chance: level with it are {', '.join(level)}"
 
     def __repr__(self) -> str:
         tables = [f"{_title(self, metric)}\n{text_table(*_cells(self, metric))}" for metric in self.metrics]
         if self.tuned:
             tables.append(f"settings chosen on validation parts, uncharged\n{text_table(*_chosen_cells(self))}")
-        return "\n\n".join([*tables, self.statement, *self.notes])
+        return "\n\n".join([*tables, self.verdict, self.statement, *self.notes])
 
     def _repr_html_(self) -> str:
         return "".join(
@@ -199,6 +213,8 @@ class Comparison:
                 }
                 for method in self.methods
             ],
+            "verdict": self.verdict,
+            "standard_errors": dict(self.standard_errors),
             "seconds": round(self.seconds, 2),
             "notes": list(self.notes),
         }
@@ -301,7 +317,7 @@ def compare(
                 raise DataError(f"{name} has no finite score on {ratings.name!r} at epsilon={order[place]}")
             by_trial[name, place, seed] = outcome
             if finished is not None:
-                finished.add((name, order[place], seed), {"scores": list(score), "settings": dict(outcome.settings)})
+                finished.add((name, order[place], seed), stored_outcome(outcome))
             if on_score is not None:
                 on_score(name, order[place], seed, score)
     settings: dict[str, list[list[Settings]]] = {}
@@ -326,7 +342,36 @@ def compare(
         permuted=permuted,
         settings=settings,
         notes=ratings.notes,
+        standard_errors=_standard_errors(rows, _best_private(rows, scores, metrics[0]), by_trial, last=len(order) - 1),
     )
+
+
+def _best_private(
+    methods: Sequence[Method], scores: Mapping[str, Mapping[str, list[list[float]]]], metric: Metric
+) -> str:
+    """The best private method at the largest ε by a metric; empty where none is private."""
+    private = [method.name for method in methods if method.spends]
+    choose = min if metric.lower_is_better else max
+    return choose(private, key=lambda name: statistics.fmean(scores[name][metric.name][-1])) if private else ""
+
+
+def _standard_errors(
+    methods: Sequence[Method], best: str, by_trial: Mapping[tuple[str, int, int], Outcome], *, last: int
+) -> dict[str, float]:
+    """Those of the differences to ``best`` of the other private methods, as far as both say how users move them.
+
+    The mean over seeds: these are of the same users, so that their errors do not average out.
+    """
+    errors: dict[str, list[float]] = {}
+    for (name, place, seed), outcome in by_trial.items():
+        if place == last and name != best and any(method.spends for method in methods if method.name == name):
+            ours = by_trial[best, place, seed].influence
+            if ours is None or outcome.influence is None or len(ours) != len(outcome.influence):
+                errors.setdefault(name, []).append(math.nan)
+            else:
+                errors.setdefault(name, []).append(difference_error(ours, outcome.influence))
+    means = {name: statistics.fmean(of_seeds) for name, of_seeds in errors.items()}
+    return {name: error for name, error in means.items() if math.isfinite(error)}
 
 
 def _score(method: Method, task: Task, split: Split, seed: int) -> Outcome:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.implicit import experiment as implicit
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
@@ -19,6 +20,7 @@ from odp.evaluation.ceilings import MOST_ITEMS, Tuned, tuned_ease, tuned_ials, t
 from odp.evaluation.dp_covariance import tuned_dp_covariance
 from odp.evaluation.dp_sgd import tuned_dp_sgd
 from odp.evaluation.dp_sgd_implicit import tuned_dp_sgd_implicit
+from odp.evaluation.paired import mean_influence
 from odp.evaluation.ranking import Ranking
 from odp.evaluation.rating_ceilings import MOST_ITEMS_EASE, MOST_ITEMS_KNN, tuned_rating_ease, tuned_rating_knn
 from odp.evaluation.trials import Outcome
@@ -69,7 +71,9 @@ class Contest:
 
 
 def _dpam(task: Task, split: Split, seed: int) -> Outcome:
-    return Outcome((float(simulate(task, split, seed=seed).metrics["test_rmse"]),))
+    run = simulate(task, split, seed=seed)
+    predicted = DpamPopulation(task.definition()).predict(run.model, run.history, split.test)
+    return Outcome.of(predicted, split.test)
 
 
 def _private(of: Callable[..., Outcome]) -> Score:
@@ -112,7 +116,9 @@ def _ranked(of: Callable[[Task, Split, int], Ranking | Tuned | None]) -> Score:
         if (outcome := of(task, split, seed)) is None:
             raise DataError(f"the test part of data set {split.test.name!r} has no items; use a larger data set")
         ranking, settings = (outcome.ranking, outcome.settings) if isinstance(outcome, Tuned) else (outcome, {})
-        return Outcome((next(iter(ranking.recall.values())), next(iter(ranking.ndcg.values()))), settings)
+        scores = next(iter(ranking.recall.values())), next(iter(ranking.ndcg.values()))
+        by_user = ranking.recall_by_user
+        return Outcome(scores, settings, None if by_user is None else mean_influence(by_user))
 
     return score
 

@@ -9,6 +9,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from odp.datasets import Split, synthetic_movielens
@@ -123,6 +124,43 @@ def test_the_page_of_a_comparison_has_its_verdict_and_fetches_nothing(tmp_path: 
     assert '<tr class=ours><th scope="row">spends</th>' in page
     assert '<td class="n">2.5000</td>' in page
     assert not re.search(r"https?://|<script|<link", page)
+
+
+def _moved(score: float, moved: float) -> Method:
+    """A private method of one score, each second user of which moves it up, and the others down."""
+    influence = moved * np.resize([1.0, -1.0], 100)
+    return Method(f"moved by {moved:g}", "ε, δ", True, lambda task, split, seed: Outcome((score,), {}, influence))
+
+
+@pytest.mark.parametrize(("apart", "level"), [(0.04, True), (0.06, False)])
+def test_a_verdict_names_methods_that_only_chance_sets_apart(apart: float, level: bool, tmp_path: Path) -> None:
+    """100 users of .0051 - .0001 each: the standard error is .05."""
+    contest = Contest((RMSE,), (_moved(1.0, 0.0001), _moved(1.0 + apart, 0.0051)))
+    arguments = {"epsilons": [1.0, 2.0], "delta": 1e-4, "seeds": 2, "contest": contest}
+    compared = compare(DATA, **arguments, resume=tmp_path / "runs")
+    assert compared.standard_errors == {"moved by 0.0051": pytest.approx(0.05, rel=0.01)}
+    best = "moved by 0.0001 is the best private method at ε = 2: test RMSE 1.0000"
+    assert compared.verdict == best + (
+        f", by no more than chance: level with it are moved by 0.0051 {1 + apart:.4f}" if level else ""
+    )
+    assert compared.verdict in repr(compared)
+    assert compared.to_json()["verdict"] == compared.verdict
+    again = compare(DATA, **arguments, resume=tmp_path / "runs")
+    assert again.standard_errors == pytest.approx(compared.standard_errors, rel=1e-6)
+
+
+def test_finished_runs_of_a_version_before_have_no_standard_errors_and_damaged_ones_are_named(tmp_path: Path) -> None:
+    arguments = {
+        "epsilons": [2.0], "delta": 1e-4, "seeds": 1, "contest": Contest((RMSE,), (_moved(1.0, 0.1), _moved(1.1, 0.2))),
+        "resume": tmp_path / "runs",
+    }  # fmt: skip
+    assert compare(DATA, **arguments).standard_errors
+    whole = (tmp_path / "runs").read_text()
+    (tmp_path / "runs").write_text(re.sub(r', "influence": "[^"]*"', "", whole))
+    assert compare(DATA, **arguments).standard_errors == {}
+    (tmp_path / "runs").write_text(re.sub(r'"influence": "[^"]*"', '"influence": "no base64"', whole))
+    with pytest.raises(StateError, match="runs is damaged"):
+        compare(DATA, **arguments)
 
 
 def test_methods_are_chosen_by_name_and_a_name_of_a_data_set_is_loaded() -> None:
