@@ -49,7 +49,7 @@ from odp.trust.enclave.chip_end import ChipLooks
 from odp.v1 import aggregator_pb2, common_pb2
 from server.board import Board
 from server.leading import LOG, Leads
-from server.rounds import Arrivals, RoundClock, require_not_behind
+from server.rounds import Arrivals, RoundClock, require_founded, require_not_behind
 from server.steps import Parties, StepThreads, traced
 from server.storage import NewVersion, RoundRecord, RoundState, Storage, TaskRecord, TaskState, VersionRecord
 from server.storage.leases import Deposed
@@ -309,7 +309,12 @@ class Driver:
         if self._tokens is not None:
             parsed = aggregator_pb2.RoundOrder.FromString(order)
             token_key = self._tokens.ordered(task.signed, parsed, population=task.population)
-        return self._aggregator.open_round(task.signed, order, signature, token_key)
+        try:
+            return self._aggregator.open_round(task.signed, order, signature, token_key)
+        except ServiceError as error:
+            if error.code is grpc.StatusCode.FAILED_PRECONDITION and self._storage.charters(task.population):
+                require_founded(self._aggregator, task.population)
+            raise
 
     def _collect(self, task: TaskRecord, version: VersionRecord, current: RoundRecord) -> bool:
         if self._monotonic() - self._owned.get(task.population, float("-inf")) >= _OWNED_SECONDS:

@@ -114,3 +114,21 @@ def require_not_behind(aggregator: AggregatorClient, task_sha256: bytes, round: 
             "this server's database is older; restore its newest backup, or cancel the task and submit it anew (what "
             "was charged stays charged)"
         )
+
+
+def require_founded(aggregator: AggregatorClient, population: str) -> None:
+    """Returns unless the aggregator, which refused a round, knows nothing of a population that was founded there.
+
+    Raises:
+        StateError: it runs on another state folder, or lost its own. The task waits, as an operator may mend that.
+    """
+    try:
+        charters = aggregator.charters(population, 0)
+    except ServiceError:
+        return
+    if not charters:
+        raise StateError(
+            f"the aggregator knows nothing of population {population!r}, which was founded there: it runs on another "
+            "state folder, or lost its own; start it on that folder, or on the newest backup of it, or cancel the task "
+            "(what was charged stays charged)"
+        )

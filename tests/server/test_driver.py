@@ -13,7 +13,7 @@ import pytest
 
 import odp
 from odp.algorithms.registry import algorithm_for
-from odp.errors import StateError
+from odp.errors import PrivacyError, StateError
 from odp.models.item_features import item_features_sha256
 from odp.signed.release import noisy_tensors
 from odp.signed.task import model_sha256, open_task
@@ -667,6 +667,49 @@ def test_r381_a_server_whose_database_is_two_releases_old_says_what_is_missing(w
     assert "restore its newest backup, or cancel the task" in reason
     # Not for ever: like any other wait for an operator.
     world.monotonic.now += MOST_SECONDS
+    world.run(driver)
+    assert world.storage.task(sha256).state is TaskState.FAILED
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_task_waits_while_the_aggregator_runs_on_a_folder_that_is_not_its_own(
+    world: Any, definition: Any, opened: bool
+) -> None:
+    """An operator mistyped --state, or a disk was not mounted: that is mended, and the task goes on."""
+    sha256 = world.submit(definition)
+    world.aggregator.contributions = 3
+    driver = world.driver(populations=world.populations())
+    if opened:
+        world.run(driver)
+        assert world.aggregator.opened
+    else:
+        world.populations().require_owned(definition.population)
+    real = world.aggregator.opened, world.aggregator.chains, world.aggregator._open_round
+
+    def unfounded(request: Any) -> Any:
+        raise PrivacyError("population 'viewers' is not founded here")
+
+    world.aggregator.opened, world.aggregator.chains, world.aggregator._open_round = {}, {}, unfounded
+    for _ in range(3):
+        world.monotonic.now += 60
+        world.run(driver)
+    assert "knows nothing of population 'viewers', which was founded there" in driver.waits_for(sha256).reason
+    world.aggregator.opened, world.aggregator.chains, world.aggregator._open_round = real
+    world.aggregator.contributions = definition.cohort.goal
+    for _ in range(40):
+        world.monotonic.now += 60
+        world.run(driver)
+    assert world.storage.task(sha256).state is TaskState.FINISHED
+
+
+def test_a_round_that_a_known_population_is_refused_ends_the_task(world: Any, definition: Any) -> None:
+    sha256 = world.submit(definition)
+    driver = world.driver(populations=world.populations())
+
+    def refused(request: Any) -> Any:
+        raise PrivacyError("the policy asks for more")
+
+    world.aggregator._open_round = refused
     world.run(driver)
     assert world.storage.task(sha256).state is TaskState.FAILED
 
