@@ -332,7 +332,9 @@ class LogKeeper:
 
     def _standing_endorsements(self) -> list[tuple[int, EndorsementEntry]]:
         """Those in force; without one, those that ended: a clock that leapt may say so, and devices go by their own."""
-        now, standing, ended = self._clock(), [], []
+        now = self._clock()
+        standing: list[tuple[int, EndorsementEntry]] = []
+        ended: list[tuple[int, EndorsementEntry]] = []
         for entry in self._endorsements.endorsements:
             stated = open_endorsement(entry)
             index = self._log.index_of(entry.leaf)

@@ -57,15 +57,14 @@ def neighbours(index: ItemIndex, items: Sequence[int], k: int) -> list[list[Neig
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
         nearest, cosines = np.take_along_axis(nearest, order, axis=1), np.take_along_axis(cosines, order, axis=1)
     trusts = trust_values(index.biases[nearest])
+    learnt = rows.any(axis=1)
     return [
         [
-            Neighbour(index.keys[item], similarity, trust)
-            for item, similarity, trust in zip(*columns, strict=True)
-            if known and similarity > -np.inf
+            Neighbour(index.keys[int(other)], float(cosine), float(trust))
+            for other, cosine, trust in zip(nearest[place], cosines[place], trusts[place], strict=True)
+            if learnt[place] and cosine > -np.inf
         ]
-        for known, *columns in zip(
-            rows.any(axis=1).tolist(), nearest.tolist(), cosines.tolist(), trusts.tolist(), strict=True
-        )
+        for place in range(len(wanted))
     ]
 
 
@@ -73,4 +72,4 @@ def _directions(index: ItemIndex, items: Int64Array) -> Float32Array:
     """Rows of length 1, float32 [n, r]; a row of zeros stays one."""
     rows = index.steps[items].astype(np.float32)  # a row's scale changes its length alone
     rows[index.scales[items] == 0] = 0.0
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0), dtype=np.float32)
