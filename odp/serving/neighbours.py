@@ -50,14 +50,14 @@ def neighbours(index: ItemIndex, items: Sequence[int], k: int) -> list[list[Neig
         block = np.arange(start, min(start + _BLOCK, len(index)))
         others = _directions(index, block)
         similar = rows @ others.T
-        similar[:, ~others.any(axis=1)] = -np.inf
+        similar[:, ~np.any(others, axis=1)] = -np.inf
         similar[wanted[:, None] == block] = -np.inf
         nearest = np.concatenate((nearest, np.broadcast_to(block, similar.shape)), axis=1)
         cosines = np.concatenate((cosines, similar), axis=1)
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
         nearest, cosines = np.take_along_axis(nearest, order, axis=1), np.take_along_axis(cosines, order, axis=1)
     trusts = trust_values(index.biases[nearest])
-    learnt = rows.any(axis=1)
+    learnt = np.any(rows, axis=1).tolist()
     return [
         [
             Neighbour(index.keys[int(other)], float(cosine), float(trust))
