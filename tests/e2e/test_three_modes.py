@@ -290,7 +290,10 @@ def test_a_device_that_was_killed_has_in_its_ledger_what_it_gave_once(trials: di
             assert entry.state is (State.SENT if case.step == "reveal" else State.PREPARED)
 
 
-@pytest.mark.parametrize("case", _in_ci(CASES, ("masked",)))
+# CI has the law of noise of an enclave over services in test_agreement.py, and that of shares in
+# algorithms/dense/test_shares.py.
+@pytest.mark.proof
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.population)
 def test_with_noise_on_the_error_is_gaussian_of_the_variance_that_is_declared(
     trials: dict[str, Trial], case: Case
 ) -> None:
