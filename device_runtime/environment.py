@@ -5,6 +5,7 @@ The code is held by two hosts, and its results are shown to the person.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from device_runtime.person.sensors import Sensors
 from device_runtime.round.examples import MadeExamples, most_asked
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
+from device_runtime.round.precedence import Precedence
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention
@@ -73,12 +75,22 @@ class OwnService:
         self._name, self._open_at, self._notes, self._clock = name, open_store, notes, clock
         self._seconds = limits.seconds
         self.public = IsolatedHost(code, limits=limits, accept=accept, say=say)
-        self.private = IsolatedHost(code, limits=limits, accept=accept, say=notes.add)
+        self._precedence = Precedence()
+        self.private = IsolatedHost(code, limits=limits, accept=accept, say=notes.add, precedence=self._precedence)
         self.results = ShownResults(name, self.private, lambda: open_store(path), say=notes.add, clock=clock)
+
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """Keeps the handlers that see private data from the store within: an app that waits for it notices none."""
+        return self._precedence.taken()
+
+    def keep_examples(self, store: Store, *, population: str, task: str) -> None:
+        """Has examples made, in place of earlier ones. Raises HandlerFailed, StateError."""
+        made = self.examples(store, population=population, task=task)
+        self._precedence.in_turn(store.data(self._name), lambda: self.keep(store, made))
 
     def made_examples(self) -> MadeExamples:
         """What makes the examples that tasks may ask for, in a time that the limits fix."""
-        return MadeExamples(maker=self, code_seconds=self._seconds + _START_SECONDS)
+        return MadeExamples(maker=self, code_seconds=self._seconds + _START_SECONDS, precedence=self._precedence)
 
     def most_asked(self, work: Offered) -> int:
         """The most examples of this service that the task reads."""

@@ -193,8 +193,9 @@ class Device(Closing):
 
         Raises HandlerFailed, and DataError as ``AppData.download``.
         """
-        with self._open() as store:
-            return self._isolated().public.download(store.data(self.service), version, entries, now=self._clock())
+        isolated = self._isolated()
+        with isolated.undisturbed(), self._open() as store:
+            return isolated.public.download(store.data(self.service), version, entries, now=self._clock())
 
     def use_model(
         self,
@@ -297,7 +298,7 @@ class Device(Closing):
         """
         isolated = self._isolated()
         _validate.identifier(app=app)
-        with self._open() as store:
+        with isolated.undisturbed(), self._open() as store:
             data = store.data(self.service)
             accepted = isolated.public.request(data, app, dict(asked or {}), now=self._clock())
         return accepted if isinstance(accepted, Declined) else Shown(isolated.results.begin(accepted))
@@ -361,7 +362,7 @@ class Device(Closing):
         """
         isolated = self._isolated()
         with self._open() as store, self._notes.failures():
-            isolated.keep(store, isolated.examples(store, population=population, task=task))
+            isolated.keep_examples(store, population=population, task=task)
 
     def train(
         self,

@@ -262,7 +262,7 @@ class Fleet:
         traffic = Traffic()
 
         def take_part() -> str:
-            with Store.open(store_path(self._state.root, device), durable=self._options.durable) as store:
+            with self._participant.pipeline.alone(), self._opened(device) as store:
                 self._participant.gate.check_in(store, self._options.population)
                 done = self._reporting.report(store, work, traffic)
             self._local_turns.wait(work.task_sha256, device, done.next_seconds)
@@ -378,7 +378,7 @@ class Fleet:
         keys: list[Key] = []
 
         def take_part() -> str:
-            with Store.open(store_path(self._state.root, device), durable=self._options.durable) as store:
+            with self._participant.pipeline.alone(), self._opened(device) as store:
                 self._participant.gate.check_in(store, self._options.population)
                 answer = self._participant.services.check_in(self._options.population, traffic)
                 work = self._read(answer)
@@ -452,7 +452,7 @@ class Fleet:
         """Looks again at devices that rested for a while; seconds to pause where all still do, else None."""
         for device in self._roster.due():
             try:
-                with Store.open(store_path(self._state.root, device), durable=self._options.durable) as store:
+                with self._participant.pipeline.alone(), self._opened(device) as store:
                     self._look(store, device)
             except StoreUnreachable as error:
                 self._let_rest(device, _held(error))
@@ -460,6 +460,9 @@ class Fleet:
                 self._lost(device, error)
         left = self._roster.until_due()
         return None if left is None else max(left, SHORTEST_PAUSE)
+
+    def _opened(self, device: int) -> Store:
+        return Store.open(store_path(self._state.root, device), durable=self._options.durable)
 
     def _look(self, store: Store, device: int) -> None:
         """Lets the device of ``store`` rest, or work again."""

@@ -7,6 +7,7 @@ write. The runtime holds to both whatever the developer's process does.
 from __future__ import annotations
 
 import base64
+import functools
 import math
 import signal
 import socket
@@ -21,6 +22,7 @@ from device_runtime.isolated.process import CallProcess, Lane, not_enforced, unt
 from device_runtime.isolated.reads import Reader
 from device_runtime.isolated.replies import Reply, Unacceptable, reply_of
 from device_runtime.isolated.stores import ServiceStore
+from device_runtime.round.precedence import Precedence
 from odp._system.closing import Closing
 from odp._system.sandbox.frames import frame, receive_frame
 from odp.errors import ConfigurationError, DataError, StateError
@@ -87,6 +89,7 @@ class IsolatedHost(Closing):
       trace: a callback for the error output of the developer's process. That may hold anything that it was given: only
         for developers who try their code on data that they made up.
       clock: seconds that never go back, for rests after failures.
+      precedence: keeps the handlers from the store while the device takes part; their time stands still then.
 
     Raises (on every call):
       StateError: the processes could not be started; or the machine does not keep a promise that ``accept`` does not
@@ -103,6 +106,7 @@ class IsolatedHost(Closing):
         say: Callable[[str], None] = lambda line: None,
         trace: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        precedence: Precedence | None = None,
     ) -> None:
         for name in accept:
             if name not in PROMISES:
@@ -110,6 +114,7 @@ class IsolatedHost(Closing):
         self._limits = limits or CallLimits()
         self._accept = frozenset(accept)
         self._say, self._trace, self._clock = say, trace, clock
+        self._precedence = Precedence() if precedence is None else precedence
         self._lanes = {private: Lane(code, self._limits, self._check) for private in (False, True)}
         self._missing: tuple[str, ...] = ()
         self._troubles: dict[Handler, _Trouble] = {}
@@ -228,7 +233,8 @@ class IsolatedHost(Closing):
             process = lane.take()
             try:
                 until_then = time.monotonic() + self._limits.seconds if end is None else end
-                outcome = keep(self._converse(process, handler, store, call, end=until_then))
+                reply = self._converse(process, handler, store, call, end=until_then)
+                outcome, _ = self._precedence.in_turn(store, lambda: keep(reply))
             except Unacceptable as error:
                 raise self._failed(handler, error.reason, process, lane) from None
             except DataError:
@@ -256,8 +262,11 @@ class IsolatedHost(Closing):
     def _conversation(
         self, channel: socket.socket, handler: Handler, store: ServiceStore, call: bytes, *, end: float
     ) -> Reply:
-        most = self._limits.output_bytes
-        remaining = until(end)
+        most, waited = self._limits.output_bytes, 0.0
+
+        def remaining() -> float:
+            return until(end + waited)()
+
         ready = receive_frame(channel, most=most, remaining=remaining, hostile=True)
         if ready != {"ready": True}:
             raise self._failure(ready, Reason.NOT_LOADED)
@@ -270,7 +279,8 @@ class IsolatedHost(Closing):
                 raise self._failure(message, Reason.RAISED)
             if "done" in message:
                 return reply_of(handler, message["done"])
-            answer = reader.answer(message)
+            answer, more = self._precedence.in_turn(store, functools.partial(reader.answer, message))
+            waited += more
             channel.settimeout(remaining())
             channel.sendall(answer)
 

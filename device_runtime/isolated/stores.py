@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -54,6 +54,9 @@ class ServiceStore(Protocol):
 
     def transaction(self) -> AbstractContextManager[object]:
         """Commits all writes within at its end; if it raises, none of them."""
+
+    def end_when(self, over: Callable[[], bool]) -> None:
+        """Ends reads and writes, also one under way, once ``over`` is true; they raise TimeoutError then."""
 
 
 class MemoryStore:
@@ -113,6 +116,9 @@ class MemoryStore:
             return False
         self._version, self._downloads = version, dict(entries)
         return True
+
+    def end_when(self, over: Callable[[], bool]) -> None:
+        """Nobody waits for this store."""
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:

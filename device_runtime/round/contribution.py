@@ -131,14 +131,16 @@ class Contributing:
       keyed: whether rows of the model are asked for by key, before the contribution.
       check: raises for what the enclave would refuse: a refusal would tell its host something of the data.
       empty: what stands for a contribution that cannot be computed; made before the data were read.
+      lent: lets others use the store while it is computed, for so many seconds.
     """
 
     def __init__(
         self, door: Door, terms: ComputingTerms, computer: Computer, *, keyed: bool, check: Callable[[bytes], None],
         empty: bytes,
+        lent: Callable[[float], contextlib.AbstractContextManager[None]] = lambda seconds: contextlib.nullcontext(),
     ) -> None:  # fmt: skip
         self._door, self._terms, self._computer = door, terms, computer
-        self._keyed, self._check, self._empty = keyed, check, empty
+        self._keyed, self._check, self._empty, self._lent = keyed, check, empty, lent
         self._usable = not keyed
         self._window: Window | None = None
         self._place: contextlib.ExitStack | None = None
@@ -152,7 +154,8 @@ class Contributing:
         """
         self._take_place()
         window = self._door.reading(self._terms)
-        keys = window.compute(lambda: self._computer.keys(window))
+        with self._lent(window.seconds_left):
+            keys = window.compute(lambda: self._computer.keys(window))
         self._usable = keys is not None
         return NO_KEYS if keys is None else keys
 
@@ -169,7 +172,8 @@ class Contributing:
             return Contribution(payload, local)
 
         try:
-            contribution = window.compute(computed)
+            with self._lent(window.seconds_left):
+                contribution = window.compute(computed)
         finally:
             self._end()
         return Contribution(self._empty, None) if contribution is None else contribution

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_runtime.round.door import Door, Window
+from device_runtime.round.precedence import Precedence
 from device_runtime.store.database import Database
 from device_runtime.store.keyed_ratings import numbered_ratings, ratings_by_id
 from device_runtime.store.reader import beside
@@ -284,10 +285,14 @@ class ExampleMaker(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MadeExamples:
-    """Runs ``maker`` for ``code_seconds``, and stores what it made in a time that follows from the task."""
+    """Runs ``maker`` for ``code_seconds``, and stores what it made in a time that follows from the task.
+
+    ``precedence`` keeps the other handlers of the developer's code from the store while the device takes part.
+    """
 
     maker: ExampleMaker
     code_seconds: float
+    precedence: Precedence = field(default_factory=Precedence)
 
     def make(self, store: Store, work: Offered, door: Door) -> None:
         """Makes the examples that the task of ``work`` may read; returns when the time is over, and raises nothing."""
@@ -309,4 +314,5 @@ class MadeExamples:
                     raise TimeoutError
             return True
 
-        window.attempt(run)
+        with self.precedence.lent(self.code_seconds):
+            window.attempt(run)

@@ -12,8 +12,9 @@ person's decisions, mains power and network alone, and never from the data.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from device_runtime.round.admission import Admission
@@ -54,6 +55,15 @@ class Pipeline:
     door: Door = field(default_factory=Door)
     processes: ComputingProcesses = field(default_factory=ComputingProcesses)
     clock: Callable[[], float] = time.time
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps a developer's code from the store within, after a time in which its last commit ends."""
+        if self.made_examples is None:
+            yield
+            return
+        with self.made_examples.precedence.taken(self.door.sleep):
+            yield
 
     def admitted(
         self, store: Store, work: Offered, round: int, *, model: common_pb2.SignedManifest | None = None
@@ -111,7 +121,7 @@ class Pipeline:
         return Contributing(
             self.door, work.computing,
             self._computer(store, work, computation, most_keys=model.rows_per_request, length=query.payload_bytes),
-            keyed=model.keyed, check=query.check, empty=model.client.empty(work.round),
+            keyed=model.keyed, check=query.check, empty=model.client.empty(work.round), lent=self._lent,
         )  # fmt: skip
 
     def reporting(
@@ -129,8 +139,12 @@ class Pipeline:
 
         return Contributing(
             self.door, work.computing, self._computer(store, work, computation, most_keys=0, length=length),
-            keyed=False, check=check, empty=empty,
+            keyed=False, check=check, empty=empty, lent=self._lent,
         )  # fmt: skip
+
+    def _lent(self, seconds: float) -> contextlib.AbstractContextManager[None]:
+        """Lets a developer's code use the store while a contribution is computed for so many seconds."""
+        return contextlib.nullcontext() if self.made_examples is None else self.made_examples.precedence.lent(seconds)
 
     def _computer(
         self, store: Store, work: Offered, computation: Computation, *, most_keys: int, length: int

@@ -158,7 +158,7 @@ class Seat:
         Raises as ``Participant.take_part``; nothing was sent.
         """
         work, session = self._session.work, self._session
-        with self._open_store() as store:
+        with self._participant.pipeline.alone(), self._open_store() as store:
             if store.participation(work.model.task_sha256, work.round) is not None:
                 return None
             require_new_attempt(store, work.model.task_sha256, work.round, session.configuration.attempt)
@@ -253,7 +253,7 @@ class Seat:
     def _revealed(self, client: Client, answer: wire.StepResponse) -> Any:
         reveal = client.reveal(answer.adverts)
         configuration = self._session.configuration
-        with self._open_store() as store:
+        with self._participant.pipeline.alone(), self._open_store() as store:
             begin_attempt(store, configuration.task_sha256, configuration.round, configuration.attempt)
         self.revealed = True
         return reveal
@@ -265,13 +265,13 @@ class Seat:
         if answer.end.reason != wire.SecAggEnd.REASON_DONE:
             return Outcome.SETTLED  # the vector may have been used, or not: the ledger keeps it
         work = self._session.work
-        with self._open_store() as store:
+        with self._participant.pipeline.alone(), self._open_store() as store:
             store.settle(work.model.task_sha256, work.round, State.SENT)
         return Outcome.SENT
 
     def _masked(self, client: Client, answer: wire.StepResponse) -> Any:
         work, model = self._session.work, self._session.work.model
-        with self._open_store() as store:
+        with self._participant.pipeline.alone(), self._open_store() as store:
             self._participant.gate.after_data(store, model.terms)
             identity = store.identity()
             if (made := self._made) is None:

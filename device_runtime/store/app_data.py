@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -46,6 +46,10 @@ class AppData:
     def transaction(self) -> AbstractContextManager[None]:
         """Commits all writes within together, or none of them."""
         return self._database.transaction()
+
+    def end_when(self, over: Callable[[], bool]) -> None:
+        """As ``Database.end_when``."""
+        self._database.end_when(over)
 
     def add_event(self, type: str, data: Mapping[str, Any] | bytes, *, time: float, request: int | None = None) -> int:
         """Adds an event; returns its id.

@@ -159,6 +159,8 @@ def errors(path: Path) -> Iterator[None]:
         raise StoreDamaged(
             f"device store {path} is damaged ({error}); `odp device repair` rebuilds what can be read"
         ) from error
+    except TimeoutError:
+        raise  # an OSError, and none of the file system
     except OSError as error:
         raise StateError(f"device store {path}: {error.strerror or error}; check path and permissions") from error
 

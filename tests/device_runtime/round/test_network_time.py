@@ -218,7 +218,9 @@ def test_a_device_of_a_session_trains_before_it_has_a_seat(
         gate=real.gate, admitted=lambda store, work: (), tokens=SimpleNamespace(session_token=lambda *_: b""),
         verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
         dense_model=lambda work, traffic: slices,
-        pipeline=SimpleNamespace(before_data=lambda store, work: None, contributing=real.pipeline.contributing),
+        pipeline=SimpleNamespace(
+            before_data=lambda store, work: None, contributing=real.pipeline.contributing, alone=real.pipeline.alone
+        ),
     )  # fmt: skip
     path = tmp_path / "0.sqlite"
     with Store.open_or_create(path) as store:

@@ -93,7 +93,8 @@ class Table:
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
             dense_model=real.dense_model, door=real.door,
             pipeline=SimpleNamespace(
-                before_data=lambda store, work: None, contributing=real.pipeline.contributing
+                before_data=lambda store, work: None, contributing=real.pipeline.contributing,
+                alone=real.pipeline.alone,
             ),
         )  # fmt: skip
         self.paths = [root / f"{number}.sqlite" for number in range(DEVICES)]
