@@ -33,8 +33,9 @@ from device_runtime.network.services import Traffic
 from device_runtime.store.schema import ID_BYTES, SECRET_BYTES
 from device_runtime.store.store import Store, store_path
 from odp.errors import OdpError
-from odp.services.connection import TaskHandle
+from odp.services.connection import Connection, TaskHandle
 from odp.transport.logs import Log
+from odp.transport.tls import read_ca
 from odp.trust.enclave.policy import EnclavePolicy
 from trusted_aggregator.modes.secagg.limits import Pace
 
@@ -77,6 +78,11 @@ class Outside:
         self._stack = contextlib.ExitStack()
         policy = EnclavePolicy(role="aggregator", minimum_cohort=MINIMUM)
         self.world = World(root / "services", policy=policy, with_tokens=False, pace=PACE, **changes).start(self._stack)
+        # That of the world gives devices more time than a hostile developer does.
+        server = self.world.server
+        self._connection = self._stack.enter_context(
+            Connection(address=server.address, ca=read_ca(self.world.ca), token=server.token_path.read_text().strip())
+        )
         self._numbers = itertools.count()
         self._opened: dict[tuple[str, float, int], str] = {}
 
@@ -85,7 +91,7 @@ class Outside:
 
     def open(self, task: Any) -> TaskHandle:
         """Submits a task, and returns when a device that checks in gets work, and the log has stopped growing."""
-        handle = self.world.connection.submit(task)
+        handle = self._connection.submit(task)
         services, pause = self.world.services(), threading.Event()
         sizes: list[int] = []
         try:
