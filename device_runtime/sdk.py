@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from device_runtime.environment import EXAMPLE, THIS_MACHINE, DeviceFolder, Environment, Isolation, OwnService
@@ -52,6 +53,7 @@ from device_runtime.view.shown_items import ShownItems, titles_of, write_lines
 from odp import _validate
 from odp._system.closing import Closing
 from odp.errors import ConfigurationError, DataError, OdpError
+from odp.identity import normal
 from odp.isolated import Declined
 from odp.models.side_prior import SidePrior
 from odp.privacy.mechanisms.randomized_response import MOST_CHOICES
@@ -133,12 +135,15 @@ class Device(Closing):
     def rate(self, item: int | str, value: float) -> None:
         """Sets the person's rating of an item, in the table ``ratings``, which ``odp.RatingsData()`` of a task reads.
 
-        An item is a key of the population's catalogue, or a number where tasks name no catalogue.
+        An item is a key of the population's catalogue, or a number where tasks name no catalogue. Numbers of numpy are
+        numbers, and a key counts in normal form C, in which catalogues have theirs.
 
         Raises:
           ConfigurationError: the item is not in the catalogue, no number from 0 and no key, or the value is not finite.
           DataError: the store has no room.
         """
+        item = normal(item) if isinstance(item, str) else _plain(item)
+        value = _plain(value)
         _validate.within(low=-1e300, high=1e300, value=value)
         if self._catalogue is not None:
             require_item(self._catalogue, item)
@@ -490,3 +495,8 @@ class Device(Closing):
         if self._service is None:
             raise ConfigurationError("Expected a device with service=FILE: this one has no on-device code")
         return self._service
+
+
+def _plain(number: Any) -> Any:
+    """A number of numpy as Python's own, and anything else as it is."""
+    return number.item() if isinstance(number, np.integer | np.floating) else number

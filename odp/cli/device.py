@@ -312,7 +312,7 @@ def recommend(
     ca: Ca = None,
     reference_values: ReferenceFile = None,
     device: Annotated[int, typer.Option(help="Index of the device.")] = 0,
-    count: Annotated[int, typer.Option(help="Number of items.")] = 10,
+    count: Annotated[int, typer.Option(min=1, help="Number of items.")] = 10,
     candidates: Annotated[
         bool, typer.Option("--candidates", help="Fetch clusters of items privately, not the whole model.")
     ] = False,

@@ -4,6 +4,7 @@ import functools
 import http.client
 import re
 import stat
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -297,6 +298,9 @@ def test_a_rating_of_the_app_is_the_table_that_tasks_read(tmp_path: Path) -> Non
         for item, value in ((-1, 1.0), (0, float("nan")), (2**31, 1.0)):
             with pytest.raises(ConfigurationError):
                 device.rate(item, value)
+        device.rate(np.int64(5), np.float32(4.5))  # type: ignore[arg-type]
+        device.rate(unicodedata.normalize("NFD", "Amélie"), np.int64(3))
     with Store.open(store_path(device.state, 0)) as store:
         rows = store.ratings()
-    assert dict(zip(rows.items.tolist(), rows.values.tolist(), strict=True)) == {3: 1.0, 7: 2.0}
+        assert ratings_by_key(store) == {"Amélie": 3.0}
+    assert dict(zip(rows.items.tolist(), rows.values.tolist(), strict=True)) == {3: 1.0, 5: 4.5, 7: 2.0}
