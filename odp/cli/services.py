@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from odp.cli import helper
 from odp.cli.console import console, print_result
 from odp.cli.enclave_image import Images
 from odp.cli.listening import LimitSettings, State, serving
+from odp.errors import ConfigurationError
 from odp.operations.local.foreground import parent_watch
 from odp.transport.running import Running
 
@@ -72,15 +74,23 @@ Database = Annotated[
 ]
 
 
+_KEY = re.compile(r"[0-9a-fA-F]{64}")
+
+
 def founder_keys(texts: Sequence[str]) -> tuple[str, ...]:
     """The keys of `--founder`: each of them 64 hex digits, or a file with one such key per line.
 
-    Raises ConfigurationError where a file cannot be read; the policy checks the keys.
+    Raises ConfigurationError where one is neither; the policy checks the keys of files.
     """
     keys: list[str] = []
     for text in texts:
         if Path(text).is_file():
             keys += Path(text).read_text(encoding="utf-8", errors="replace").split()
+        elif _KEY.fullmatch(text) is None:
+            raise ConfigurationError(
+                f"Expected --founder={text!r} to be a public key of 64 hex digits (`odp server key`), or a file with "
+                "one per line; there is no such file"
+            )
         else:
             keys.append(text)
     return tuple(dict.fromkeys(keys))

@@ -67,6 +67,17 @@ def test_a_key_of_no_endorser_of_the_reference_values_endorses_nothing(
     assert odp(*arguments, "--key", key).out.strip() == named
 
 
+def test_a_forgotten_option_of_the_policy_and_a_founder_that_is_no_file_are_named(
+    odp: Callable[..., Printed], values: Path, tmp_path: Path
+) -> None:
+    arguments = ("enclave", "endorse", "--reference-values", values, "--output", tmp_path / "e.json")
+    key = ("--key", tmp_path / "e.key")
+    with pytest.raises(ConfigurationError, match=r"repeat the options of `odp aggregator run` .* --founder"):
+        odp(*arguments, *key, "--founder", "ab" * 32)
+    with pytest.raises(ConfigurationError, match=r"--founder='server-keys\.txt' .* there is no such file"):
+        odp(*arguments, *key, "--founder", "server-keys.txt")
+
+
 def test_reference_values_name_a_log_where_it_is_given(odp: Callable[..., Printed], tmp_path: Path) -> None:
     output, log = tmp_path / "r.json", NoteKey.generate("example.com/log").public(Kind.NOTE)
     witness = NoteKey.generate("example.com/w").public(Kind.COSIGNATURE)

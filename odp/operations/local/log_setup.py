@@ -142,7 +142,8 @@ def endorse_all(
         for sha256 in values.policy_sha256.get(role, ()):
             if sha256 not in by_hash:
                 raise ConfigurationError(
-                    f"Expected the policy {sha256[:12]}.. of the {role}, which is listed, but not given"
+                    f"Expected the policy {sha256[:12]}.. of the {role}, which is listed, but not given: repeat the "
+                    f"options of `odp {role} run` that limit it, such as --founder and --upgrade of an aggregator"
                 )
             used[PolicyEntry(by_hash[sha256].to_bytes())] = None
             for digest in digests:

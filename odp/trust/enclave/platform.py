@@ -259,7 +259,10 @@ class EmulatedCounter:
 def _read_counters(folder: Path) -> dict[str, int]:
     path = folder / "counters.json"
     if (data := owner_files.read_private(path, limit=_LARGEST_FILE)) is None:
-        raise StateError(f"{path} is gone: without its counters this platform cannot detect old state")
+        raise StateError(
+            f"{path} is gone: without its counters this platform cannot detect old state; put that file back. If it is "
+            "lost, so is the chip, with every ledger that was sealed on it"
+        )
     try:
         values = json.loads(data)
     except ValueError:
