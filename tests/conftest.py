@@ -22,7 +22,7 @@ hypothesis.settings.load_profile("odp")
 
 
 #: Folders whose tests run the whole platform, programs of other languages, or simulations as long as a real one.
-_LONG = frozenset({"e2e", "faults", "benchmarks", "second_language", "reproductions"})
+_LONG = frozenset({"e2e", "faults", "benchmarks", "second_language", "reproductions", "simulation"})
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -77,6 +77,7 @@ def test_the_example_task_fits_the_data_set_that_it_names() -> None:
         assert _data_set_named_in(page) == _data_set_named_in(EXAMPLES / "films.toml")
 
 
+@pytest.mark.slow
 def test_weekly_retraining_stays_within_its_lifetime_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,6 +217,7 @@ def test_notifications_learns_privately_and_its_task_file_is_the_same_task(
     assert saved.train.n_users <= script["task"].cohort.goal
 
 
+@pytest.mark.slow
 def test_submit_task_watches_the_rounds_and_saves_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,6 +346,7 @@ def test_private_clicks_learns_from_private_reports_and_says_what_they_cost(
     assert all("released: ε = 4.000" in line for line in printed)
 
 
+@pytest.mark.slow
 def test_local_model_nears_the_true_model_and_states_both_epsilons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

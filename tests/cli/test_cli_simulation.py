@@ -68,6 +68,7 @@ def test_a_file_and_a_preset_exclude_each_other(tmp_path: Path) -> None:
     assert "did you mean 'auto'" in str(refusal("simulate", "--data", DATA, "--preset", "auot"))
 
 
+@pytest.mark.slow
 def test_a_run_becomes_a_page(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = ("--preset", "auto", "--delta", "1e-4", "--output", str(folder))
@@ -78,6 +79,7 @@ def test_a_run_becomes_a_page(tmp_path: Path) -> None:
     assert json.loads(Path(found["json"]).read_text())["spending"] == simulated["spending"]
 
 
+@pytest.mark.slow
 def test_a_simulation_writes_the_page_that_report_would(tmp_path: Path) -> None:
     page = tmp_path / "new" / "page.html"
     options = ("--preset", "auto", "--delta", "1e-4", "--output", str(tmp_path / "run"), "--report", str(page))
@@ -119,6 +121,7 @@ def test_a_report_of_nothing_is_one_line(tmp_path: Path) -> None:
     assert "malformed" in str(refusal("report", str(tmp_path)))
 
 
+@pytest.mark.slow
 def test_compare_writes_table_figure_and_json(tmp_path: Path) -> None:
     found = answer(
         "compare", "--data", DATA, "--epsilons", "8,2", "--delta", "1e-4", "--seeds", "1", "--output", str(tmp_path)
@@ -175,6 +178,7 @@ def test_a_charged_search_refuses_data_whose_items_follow_from_who_rated_what(tm
     assert "there is no movie file" in str(error)
 
 
+@pytest.mark.slow
 def test_simulations_say_that_they_are_no_private_release(tmp_path: Path) -> None:
     said = "simulation, not a private release"
     task = ("--preset", "auto", "--delta", "1e-4", "--no-baselines", "--output", str(tmp_path / "run"))

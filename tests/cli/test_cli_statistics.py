@@ -84,6 +84,7 @@ def test_what_makes_no_sense_for_statistics_is_one_line(
         odp("simulate", asked, "--data", DATA, *arguments)
 
 
+@pytest.mark.slow
 def test_results_are_printed_and_drawn_once_the_round_is_released(odp: Odp, asked: Path, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         world = World(tmp_path / "world").start(stack)

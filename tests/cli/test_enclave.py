@@ -71,6 +71,7 @@ def test_the_digest_comes_with_what_it_is_made_of(odp: Callable[..., Printed]) -
         assert value in text
 
 
+@pytest.mark.slow
 def test_images_are_built_to_be_shipped_and_shown_to_be_read(odp: Callable[..., Printed], tmp_path: Path) -> None:
     digests = odp("enclave", "build", "--output", tmp_path / "images", "--json").json
     assert digests["aggregator.image"] == measure(AGGREGATOR_ENTRY).digest

@@ -224,6 +224,7 @@ def _through(root: Path, round: int | None = None) -> list[int]:
     return counts
 
 
+@pytest.mark.slow
 def test_what_cannot_run_is_refused_in_one_line(tmp_path: Path) -> None:
     scenario = tmp_path / "scenario.toml"
     scenario.write_text(SCENARIO)

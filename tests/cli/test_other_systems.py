@@ -36,6 +36,7 @@ def odp(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_a_researcher_simulates_compares_and_reports(tmp_path: Path) -> None:
     for command in (
         ("simulate", "--data", DATA, "--delta", "1e-4", "--no-baselines", "--output", "run"),

@@ -61,6 +61,7 @@ def test_a_result_is_kept_by_a_redirection(odp: Odp) -> None:
     assert max(map(len, printed.out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_csv_is_the_same_values_as_rows(odp: Odp) -> None:
     options = ("compare", "--data", DATA, "--epsilons", "2,8", "--delta", "1e-4", "--seeds", "1")
     rows = list(csv.DictReader(io.StringIO(odp(*options, "--csv").out)))

@@ -66,6 +66,7 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_the_privacy_page_charges_what_the_enclave_released(odp: Odp, lived: Lived) -> None:
     found = odp("device", "privacy", *lived.of(0), "--json").json
     assert found["spent"]["total"] == {"epsilon": accounting.epsilon(lived.charges, delta=1e-5), "delta": 1e-5}

@@ -95,6 +95,7 @@ def commands(club: Path, folder: Path) -> dict[str, tuple[object, ...]]:
 
 @pytest.mark.usefixtures("devices")
 @pytest.mark.parametrize("name", ["simulate", "ask", "compare", "tune", "retrain", "run", "info", "check", "init"])
+@pytest.mark.slow
 def test_every_command_says_what_it_guessed_and_left_out(
     odp: Callable[..., Any], club: Path, tmp_path: Path, name: str
 ) -> None:

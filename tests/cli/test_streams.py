@@ -23,6 +23,7 @@ def run(*arguments: str, redirect: str = "", encoding: str = "utf-8") -> subproc
 
 
 @pytest.mark.parametrize("arguments", [CHECK, (*CHECK, "--json"), ("--help",), ("--version",)], ids=lambda one: one[-1])
+@pytest.mark.slow
 def test_a_full_stdout_is_one_line_and_exit_code_1(arguments: tuple[str, ...]) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")

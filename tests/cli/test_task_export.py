@@ -25,6 +25,7 @@ from odp.v1 import common_pb2
 Odp = Callable[..., Printed]
 
 
+@pytest.mark.slow
 def test_the_items_of_a_task_are_exported_with_a_signature_that_verifies(odp: Odp, tmp_path: Path) -> None:
     task_file = tmp_path / "task.toml"
     task_file.write_text(render_task(small_task(small_ratings(), rank=2)))
@@ -68,6 +69,7 @@ def test_the_items_of_a_task_are_exported_with_a_signature_that_verifies(odp: Od
     assert signed.signature
 
 
+@pytest.mark.slow
 def test_a_classifier_of_devices_with_a_labelled_table_is_exported_with_its_class_names(
     odp: Odp, tmp_path: Path
 ) -> None:

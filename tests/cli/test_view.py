@@ -77,6 +77,7 @@ def _page(url: str) -> str:
         return str(answer.read().decode())
 
 
+@pytest.mark.slow
 def test_it_prints_an_address_serves_the_page_and_ends_on_sigint(state: Path) -> None:
     with viewing("--state", state) as (running, url):
         page = _page(url)

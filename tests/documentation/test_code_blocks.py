@@ -78,6 +78,7 @@ def test_a_test_that_is_said_to_run_a_block_reads_its_page() -> None:
 
 
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=page_name)
+@pytest.mark.slow
 def test_the_python_of_a_page_runs_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")

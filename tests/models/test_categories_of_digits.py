@@ -57,6 +57,7 @@ def test_a_device_trains_on_the_categories_that_a_simulation_has(
 
 @pytest.mark.parametrize("names", NAMES)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_report_is_about_the_categories_that_a_simulation_has(
     tmp_path: Path, names: tuple[str, ...], kind: str
 ) -> None:

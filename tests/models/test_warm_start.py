@@ -140,6 +140,7 @@ def test_keys_are_titles_that_stand_once() -> None:
         catalogue_keys(dataclasses.replace(ratings, titles=None, item_ids=None))
 
 
+@pytest.mark.slow
 def test_a_second_training_from_a_release_predicts_better_than_a_first() -> None:
     """Noise is seeded: no false alarms."""
     ratings = odp.data.synthetic_movielens(n_users=1500, n_items=120, seed=5)

@@ -23,6 +23,7 @@ def run(*arguments: str) -> str:
     return subprocess.run(program, capture_output=True, text=True, timeout=300, check=True).stdout
 
 
+@pytest.mark.slow
 def test_accounting_sums_and_functions_have_the_bits_of_the_whole_library() -> None:
     thin, whole = (json.loads(run(str(VALUES), kind)) for kind in ("thin", "whole"))
     assert thin["modules"] <= FEW_MODULES < 500 < whole["modules"]

@@ -109,6 +109,7 @@ PICTURES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.slow
 def test_a_picture_is_the_same_bytes_every_time_and_follows_the_theme(name: str, tmp_path: Path) -> None:
     found = []
     for number in range(2):
@@ -150,6 +151,7 @@ def test_released_values_are_told_from_exact_ones_in_words(tmp_path: Path) -> No
         assert "$ & <b>" in text
 
 
+@pytest.mark.slow
 def test_the_accent_is_in_every_picture_once_it_has_a_value(tmp_path: Path) -> None:
     for name, draw in PICTURES.items():
         path = tmp_path / "picture.svg"

@@ -53,6 +53,7 @@ SHOWN = [(name, width) for name in CHARTS for width in (charts.NARROW, charts.WI
 
 
 @pytest.mark.parametrize(("name", "width"), SHOWN)
+@pytest.mark.slow
 def test_a_chart_is_the_same_text_every_time_and_names_what_it_shows(name: str, width: float) -> None:
     found = style.svg(CHARTS[name](width), title="a < b", name="first", text="in numbers")
     assert found == style.svg(CHARTS[name](width), title="a < b", name="first", text="in numbers")
@@ -65,6 +66,7 @@ def test_a_chart_is_the_same_text_every_time_and_names_what_it_shows(name: str, 
 
 
 @pytest.mark.parametrize(("name", "width"), SHOWN)
+@pytest.mark.slow
 def test_a_chart_takes_all_its_colours_from_the_page(name: str, width: float) -> None:
     found = style.svg(CHARTS[name](width), title="a chart")
     assert not re.findall(r"#[0-9a-fA-F]{6}\b", found.replace("#picture-", ""))
@@ -169,6 +171,7 @@ def test_labels_with_room_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.slow
 def test_files_are_the_same_bytes_every_time(tmp_path: Path, ending: str, theme: str) -> None:
     found = []
     for number in range(2):

@@ -147,6 +147,7 @@ def test_the_ledgers_number_is_that_of_the_librarys_own_accountant_and_event():
     q=st.floats(0.01, 0.9), sigma=st.floats(0.7, 6.0), rounds=st.integers(1, 60), delta=st.sampled_from([1e-4, 1e-6]),
     full=st.sampled_from([None, 5.0]),
 )  # fmt: skip
+@pytest.mark.slow
 def test_pld_is_never_above_rdp_and_sampling_never_above_full_participation(q, sigma, rounds, delta, full):
     cap = truncation_cap(probability=q, population_bound=2000, rounds=rounds, delta=delta)
     others = [] if full is None else [GaussianRelease("y", 1.0, full, 1)]
@@ -175,6 +176,7 @@ def test_a_coarser_grid_is_never_below_a_finer_one():
     assert found == sorted(found)
 
 
+@pytest.mark.slow
 def test_two_queries_over_one_draw_are_one_event_and_cost_more_than_two_draws_would():
     """Rule P8: the joint event is what is charged; charging each query as its own subsampled event is too cheap."""
     sampling = Sampling(0.1, 10_000, 10_000)
@@ -284,6 +286,7 @@ class TestLedger:
         }  # fmt: skip
         return ledger.charge(round=round, **{**arguments, **changes})
 
+    @pytest.mark.slow
     def test_one_more_of_a_thousand_equal_rounds_takes_one_composition_and_builds_no_distribution(self, monkeypatch):
         """Which takes about a second; the first charge builds the event's distribution."""
         from dp_accounting.pld import privacy_loss_distribution as pld
@@ -313,6 +316,7 @@ class TestLedger:
             assert work["compose"] == work[built] == 0
         assert charged.entries[-1].task_epsilon == pytest.approx(1.8293, abs=1e-3)
 
+    @pytest.mark.slow
     def test_epsilons_of_mixed_tasks_verify_and_an_understated_last_one_does_not(self):
         ledger = self.charge(Ledger("films"), 0)
         ledger = self.charge(ledger, 0, task_id="bb" * 32, events=(GaussianRelease("g", 1.0, 3.0, 5),))
@@ -336,6 +340,7 @@ class TestLedger:
 
 class TestCalibration:
     @pytest.mark.parametrize("shares", [(1.0,), (0.05, 0.3, 0.325, 0.325)])
+    @pytest.mark.slow
     def test_the_noise_found_uses_the_budget_and_no_more(self, shares):
         cap = truncation_cap(probability=0.2, population_bound=3000, rounds=10_000, delta=1e-6)
         sampling = Sampling(0.2, 3000, cap)

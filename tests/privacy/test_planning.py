@@ -42,6 +42,7 @@ def test_the_number_of_rounds_of_a_given_noise():
     assert (found["solved_for"], found["rounds"]) == ("rounds", 11)
 
 
+@pytest.mark.slow
 def test_the_cohort_of_a_given_noise_and_number_of_rounds():
     found = solve(epsilon=8.0, delta=1e-3, population=100, sigma=0.9835, rounds=11)
     assert found["solved_for"] == "probability"

@@ -145,6 +145,7 @@ def _height_at(dimension: int, share: float) -> float:
 
 
 @pytest.mark.parametrize(("epsilon", "samples"), [(1.0, 500_000), (2.0, 200_000), (4.0, 100_000), (8.0, 800_000)])
+@pytest.mark.slow
 def test_the_worst_event_has_the_stated_epsilon_and_no_more(epsilon: float, samples: int) -> None:
     """The cap of one input, or its signs, under it and under the opposite one.
 

@@ -76,6 +76,7 @@ def test_an_accepted_input_is_accepted_so_that_its_changes_reach_every_check(dec
 @pytest.mark.parametrize(**_ids)
 @_fuzz
 @given(data=st.data())
+@pytest.mark.slow
 def test_changed_inputs_crash_nothing(decoder: Decoder, data: st.DataObject) -> None:
     decode(decoder, changed(data, decoder.accepted))
 
@@ -83,6 +84,7 @@ def test_changed_inputs_crash_nothing(decoder: Decoder, data: st.DataObject) -> 
 @pytest.mark.parametrize(**_ids)
 @_fuzz
 @given(data=st.binary(max_size=300))
+@pytest.mark.slow
 def test_any_bytes_crash_nothing(decoder: Decoder, data: bytes) -> None:
     decode(decoder, data)
 

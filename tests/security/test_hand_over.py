@@ -166,6 +166,7 @@ STEPS = (
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 @pytest.mark.parametrize("died", STEPS)
+@pytest.mark.slow
 def test_a_death_of_all_programs_at_any_step_loses_and_doubles_nothing(
     make_world: Make, died: str, again: bool
 ) -> None:

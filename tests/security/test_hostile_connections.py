@@ -304,6 +304,7 @@ def test_r360_uploads_that_calls_explain_are_never_ended(tmp_path: Path, stack: 
         assert upload.result() == str(64 * len(piece)).encode()
 
 
+@pytest.mark.slow
 def test_r361_connections_that_never_ask_anything_keep_nobody_out(tmp_path: Path, stack: contextlib.ExitStack) -> None:
     listener = Listener(tmp_path, stack, limits=Limits(connections=64, new_connections=16))
     known = listener.channel(stack).unary_unary(UNARY)

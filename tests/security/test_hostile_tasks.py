@@ -34,11 +34,13 @@ def outside(tmp_path_factory: Any) -> Iterator[Outside]:
 
 
 @pytest.mark.parametrize(("kind", "data"), FAST)
+@pytest.mark.slow
 def test_r350_a_hostile_task_tells_nothing_of_the_data_by_time(outside: Outside, kind: str, data: str) -> None:
     difference = tried(outside, kind, data, most_fixed=0.25)
     assert difference is None, difference
 
 
+@pytest.mark.slow
 def test_r351_the_data_of_one_device_do_not_move_the_calls_of_the_others_of_its_host(outside: Outside) -> None:
     difference = tried(outside, "statistics, five devices", "ten times the caps", most_fixed=0.25)
     assert difference is None, difference

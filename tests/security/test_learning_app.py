@@ -23,6 +23,7 @@ def outside(tmp_path_factory: Any) -> Iterator[Outside]:
 
 
 @pytest.mark.parametrize("data", ["ten times the caps", pytest.param("unrelated events", marks=pytest.mark.proof)])
+@pytest.mark.slow
 def test_r422_learn_tells_an_app_nothing_of_how_many_rows_there_are(outside: Outside, data: str) -> None:
     population = outside.population_of("statistics", most_fixed=0.25)
     templates = {name: outside.template(KINDS["statistics"].data[name]) for name in ("empty", data)}

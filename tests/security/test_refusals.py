@@ -151,6 +151,7 @@ def _judge(definition: common_pb2.TaskDefinition, at_the_audit: Opens) -> None:
         compute(definition)
 
 
+@pytest.mark.slow
 def test_r366_no_extreme_number_of_any_training_makes_a_party_fail(at_the_audit: Opens) -> None:
     """Once, clips, rates, bounds and noises of these sizes raised what no party expected."""
     judged: set[str] = set()

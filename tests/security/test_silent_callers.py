@@ -60,6 +60,7 @@ def _batch(program: Program, channel: grpc.Channel) -> list[float]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.slow
 def test_silent_calls_on_64_connections_stop_no_honest_caller(
     name: str, tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:

@@ -43,6 +43,7 @@ def loose(root: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_that_a_program_keeps_is_open_to_other_users(tmp_path: Path) -> None:
     ratings = odp.data.synthetic_movielens(n_users=20, n_items=12, ratings_per_user=5, seed=5)
     task = small_task(ratings, places=5, training=odp.DPAM(steps=0), broadcast=odp.Broadcast(method="all"))

@@ -186,6 +186,7 @@ def spoiled(broadcast: ModelVersion, rows: list[float], dense: list[float] | Non
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(data=st.data())
+@pytest.mark.slow
 def test_devices_with_any_data_look_alike_to_a_hostile_server(
     hostile: Any, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
@@ -202,6 +203,7 @@ def test_devices_with_any_data_look_alike_to_a_hostile_server(
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.slow
 def test_devices_refuse_a_hostile_model_alike_or_all_take_part(
     hostile: Any, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
@@ -214,6 +216,7 @@ def test_devices_refuse_a_hostile_model_alike_or_all_take_part(
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.slow
 def test_r239_devices_ask_for_tokens_alike_whatever_their_data_are(
     admitting: Any, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
@@ -344,6 +347,7 @@ CODES = [
 
 
 @pytest.mark.parametrize("code", CODES, ids=["raises", "eats memory", "nonsense", "cannot be kept", "fills", "removes"])
+@pytest.mark.slow
 def test_r182_a_developers_own_code_tells_no_bit_by_how_it_ends(
     hostile: Any, code: Code, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,6 +474,7 @@ class Lookups:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.slow
 def test_r185_candidates_are_asked_for_alike_whatever_the_data_and_the_tables_are(
     hostile: Any, data: st.DataObject
 ) -> None:

@@ -104,6 +104,7 @@ def _voided(world: Any, round: int) -> list[bytes]:
 
 @pytest.mark.parametrize("died", STEPS)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_r370_a_death_at_any_step_of_an_upgrade_in_the_middle_of_a_round_loses_nothing_in_silence(
     make: Make, kind: str, died: str
 ) -> None:

@@ -256,6 +256,7 @@ class _HostileHost:
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.slow
 def test_r399_no_enclave_signs_a_key_to_be_void_under_which_something_was_charged(
     started: tuple[Any, Endorsers], seed: int
 ) -> None:

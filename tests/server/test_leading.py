@@ -245,6 +245,7 @@ def test_a_server_alone_starts_again_at_once_after_a_kill(world: Any, definition
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.proof) for seed in (1, 2, 3))])
+@pytest.mark.slow
 def test_random_schedules_of_pauses_kills_and_clocks_keep_one_writer_and_a_leader(tmp_path: Path, seed: int) -> None:
     """250 schedules each: servers act, stand still and die in any order; no write is of an older lease."""
     draws = random.Random(seed)

@@ -88,6 +88,7 @@ def gate(world: Any, tmp_path: Path, definition: Any) -> Iterator[Gate]:
 
 @pytest.mark.parametrize("leap", [400 * DAY, -400 * DAY], ids=["ahead", "back"])
 @pytest.mark.parametrize("restarts", ["no restart", "restart in the leap", "restart after it"])
+@pytest.mark.slow
 def test_r378_a_leap_of_the_clock_skips_no_period_of_a_token_gated_task(gate: Gate, leap: float, restarts: str) -> None:
     gate.passes(PERIOD / 2)
     assert gate.admission.period == 0

@@ -148,6 +148,7 @@ def _half_made(create_all):
     return half
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_is_killed_at_any_step_is_done_again(tmp_path):
     def places():
         for number in range(1000):

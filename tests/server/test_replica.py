@@ -248,6 +248,7 @@ def health(running: RunningServer) -> int:
         return int(health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10.0).status)
 
 
+@pytest.mark.slow
 def test_a_database_that_crashes_in_the_middle_is_waited_for_and_nothing_is_lost(
     configs: Callable[..., Config], world: Any, definition: Any
 ) -> None:

@@ -119,6 +119,7 @@ def served(world: Any, tmp_path: Any) -> Iterator[Served]:
         (("token", f"Bearer {TOKEN}"),),
     ],
 )
+@pytest.mark.slow
 def test_an_operators_call_without_the_token_is_refused_with_the_place_of_the_token(
     served: Served, method: str, metadata: Any
 ) -> None:

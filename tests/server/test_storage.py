@@ -485,6 +485,7 @@ def test_a_kill_between_any_two_statements_leaves_all_of_a_change_or_nothing(
 
 
 @pytest.mark.parametrize("name", [name for name in CHANGES if name not in REPLACING])
+@pytest.mark.slow
 def test_of_many_writers_one_makes_a_change(name: str, storage: Storage, stores: ServerStores, tmp_path: Path) -> None:
     prepare, change = CHANGES[name]
     prepare(storage)
@@ -508,6 +509,7 @@ def test_of_many_writers_one_makes_a_change(name: str, storage: Storage, stores:
     assert len(storage.history(ID)) - noted == (name not in ("add_first_version", "add_charter"))
 
 
+@pytest.mark.slow
 def test_a_store_that_was_being_made_when_its_process_died_is_whole_at_the_next_start(
     mortal_stores: ServerStores, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_task_cannot_be_changed() -> None:
 _DRAWN = {"sampling": "enclave_poisson", "sampling_probability": 0.25, "most_contributions": 400}
 
 
+@pytest.mark.slow
 def test_a_sampled_task_states_every_number_of_its_draw_and_less_noise_for_the_same_budget() -> None:
     from odp.algorithms.registry import algorithm_for
     from odp.algorithms.release import round_charges, sampling_of

@@ -668,6 +668,7 @@ def test_trainings_of_ratings_are_not_compared_by_seen_items(tmp_path):
 
 
 @pytest.mark.usefixtures("coarse_composition")
+@pytest.mark.slow
 def test_a_schedule_of_sampled_trainings_runs_to_its_end(tmp_path):
     """The share of a training is that of one in which every contribution counts: sampled ones are charged less."""
     cohort = odp.Cohort(

@@ -31,6 +31,7 @@ def received(data: bytes, read: Callable[[socket.socket], Any]) -> Any:
 
 
 @pytest.mark.parametrize("value", ["[]", "{}", "0", '"\\n"'], ids=["lists", "objects", "numbers", "texts"])
+@pytest.mark.slow
 def test_a_long_message_of_many_values_is_refused_before_they_are_made(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,7 @@ def test_the_sums_of_an_item_that_everybody_rated_are_exact() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 40), negative=st.integers(0, 12), spread=st.integers(0, 8))
+@pytest.mark.slow
 def test_negative_eigenvalues_are_taken_away_or_the_matrix_is_left_as_it_was(
     seed: int, size: int, negative: int, spread: int
 ) -> None:
@@ -223,6 +224,7 @@ def test_matrices_that_are_not_clearly_positive_definite_are_told_apart(width: i
 
 
 @pytest.mark.parametrize("noise_std", [0.0, 3.0, 300.0])
+@pytest.mark.slow
 def test_posteriors_of_rows_are_the_same_in_machine_code(monkeypatch: pytest.MonkeyPatch, noise_std: float) -> None:
     """Also across several blocks of items, and with the common covariance taken from a part of them."""
     items, width = 700, 10
@@ -249,6 +251,7 @@ def test_posteriors_of_rows_are_the_same_in_machine_code(monkeypatch: pytest.Mon
     np.testing.assert_allclose(compiled.variance, plain.variance, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_gram_matrices_are_the_same_in_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
     items, width = 300, 7
     generator = np.random.default_rng(11)

@@ -71,6 +71,7 @@ def local(ratings: Ratings, user: int) -> LocalData:
     wide=st.booleans(),
     spoiled=st.booleans(),
 )
+@pytest.mark.slow
 def test_clients_and_population_make_the_same_contributions_and_sums(
     define: Define, seed: int, round: int, rank: int, weighting: str, wide: bool, spoiled: bool
 ) -> None:

@@ -63,6 +63,7 @@ def parts() -> tuple[Ratings, Ratings]:
     return split.train, split.test
 
 
+@pytest.mark.slow
 def test_without_noise_and_with_wide_clips_it_matches_plain_als(
     define: Define, run_rounds: RunRounds, parts: tuple[Ratings, Ratings]
 ) -> None:

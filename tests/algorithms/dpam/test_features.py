@@ -172,6 +172,7 @@ def cold() -> tuple[Split, Floats]:
 
 
 @pytest.mark.parametrize(("steps", "rank"), [(0, 2), (2, 4)])
+@pytest.mark.slow
 def test_items_without_ratings_are_predicted_better_with_features_than_from_the_trend(
     cold: tuple[Split, Floats], steps: int, rank: int
 ) -> None:

@@ -55,6 +55,7 @@ def test_the_model_drifts_by_the_noise_over_the_instances() -> None:
     assert abs(np.mean(moves) - expected) < 5.0 * np.std(moves) / math.sqrt(len(moves))
 
 
+@pytest.mark.slow
 def test_all_weights_of_the_known_model_are_found_without_noise() -> None:
     """The mean error of the 33 weights over seeds: .208 after 5 million updates, .059 after 20 million.
 
@@ -71,6 +72,7 @@ def test_all_weights_of_the_known_model_are_found_without_noise() -> None:
     assert abs(found.measures["accuracy"] - found.best["accuracy"]) < 0.005
 
 
+@pytest.mark.slow
 def test_noise_costs_accuracy_and_more_of_it_costs_more() -> None:
     accuracies = [
         known_weights.train(updates=4_000_000, epsilon=epsilon, seed=1).measures["accuracy"]

@@ -160,6 +160,7 @@ def test_users_without_usable_examples_contribute_nothing() -> None:
     ids=["full", "masked", "secagg+", "poisson"],
 )  # fmt: skip
 @pytest.mark.usefixtures("coarse_composition")
+@pytest.mark.slow
 def test_all_rounds_cost_the_budget_and_no_more(cohort: Cohort) -> None:
     training = DPFedAvg(rounds=5, noise_schedule=[(3, 2.0), (2, 1.0)])
     definition = definition_of(training, cohort=cohort)

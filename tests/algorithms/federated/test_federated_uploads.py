@@ -104,6 +104,7 @@ def test_clients_and_population_make_the_same_integers_and_the_server_reads_thei
 
 @pytest.mark.usefixtures("coarse_composition")
 @pytest.mark.parametrize("cohort", [None, POISSON], ids=["full", "poisson"])
+@pytest.mark.slow
 def test_all_rounds_cost_the_budget_and_no_more(cohort: Cohort | None) -> None:
     training = DPFedAvg(rounds=5, noise_schedule=[(3, 2.0), (2, 1.0)], clip_quantile=0.5, upload_bits=10)
     definition = definition_of(training, cohort=cohort)

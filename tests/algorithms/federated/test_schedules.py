@@ -92,6 +92,7 @@ def test_full_rounds_of_a_schedule_cost_the_budget_by_the_library_too() -> None:
 
 
 @pytest.mark.usefixtures("coarse_composition")
+@pytest.mark.slow
 def test_each_sampled_round_is_charged_at_its_own_rate_and_the_library_agrees() -> None:
     definition = task_of(cohort=SAMPLED, rounds=6, cohort_schedule=[(4, 20), (2, 100)]).definition()
     sign_task(definition, DEVELOPER)
@@ -133,6 +134,7 @@ def test_noise_that_is_given_is_charged_as_it_is_and_needs_no_more_than_the_budg
     ],
     ids=["constant", "eight-bits", "noise-schedule", "sampled-cohorts"],
 )
+@pytest.mark.slow
 def test_rounds_above_the_budget_are_refused_with_the_most_that_fit(
     cohort: odp.Cohort, choices: dict[str, Any]
 ) -> None:

@@ -44,6 +44,7 @@ def holds(found: Estimate, truth: float) -> bool:
 
 @pytest.mark.parametrize("shape", shapes(20))
 @pytest.mark.parametrize("users", [30.0, 300.0, 10_000.0])
+@pytest.mark.slow
 def test_intervals_of_areas_and_of_calibration_hold(shape: str, users: float) -> None:
     labelled, others = shapes(20)[shape]
     true = Histograms(share_of(labelled, 0.3 * users), share_of(others, 0.7 * users), 0.0)
@@ -116,6 +117,7 @@ def test_intervals_of_metrics_hold() -> None:
 
 
 @pytest.mark.parametrize("std", [0.0, 6.0])
+@pytest.mark.slow
 def test_intervals_of_differences_hold_for_the_population_that_users_come_from(std: float) -> None:
     """The truth is the difference over 20,000 users, of whom each of 300 evaluations draws 200.
 

@@ -90,6 +90,7 @@ def exact(task: odp.Evaluation, users: odp.data.UsersExamples) -> EvaluationResu
     "case",
     ["network", "halves", "personal", "towers", "recommended", "halves of recommended", "personal recommended"],
 )
+@pytest.mark.slow
 def test_devices_behind_walls_make_the_sum_of_the_simulator(trainer: IsolatedTrainer, case: str) -> None:
     """The same bits: LiteRT runs the examples of one user after the other in both."""
     ranked = {"metrics": ["recall@2", "recall@5"], "most_examples": 6}

@@ -133,6 +133,7 @@ def test_it_is_as_closed_while_its_module_is_loaded(attacker: Attacker) -> None:
 
 
 @pytest.mark.parametrize("attempt", ["hang", "hang uninterruptible", "spin"])
+@pytest.mark.slow
 def test_what_does_not_answer_is_killed_and_the_next_call_works(hasty: Attacker, attempt: str) -> None:
     before = hasty.contents()
     with pytest.raises(HandlerFailed) as failed:

@@ -416,6 +416,7 @@ def test_r348_a_device_that_cannot_compute_a_task_declines_it_before_it_reads_da
     assert len(declined) == 1
 
 
+@pytest.mark.slow
 def test_r345_a_reader_is_gone_before_the_contribution_is_stored(store: Store) -> None:
     """Its lock would hold up the transaction, for as long as the data take to be read. In real time."""
 

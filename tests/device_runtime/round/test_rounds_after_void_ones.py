@@ -206,6 +206,7 @@ def _cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("combination", "step"), list(_cases()))
+@pytest.mark.slow
 def test_r371_a_task_ends_with_all_devices_in_each_round_though_each_is_void_twice(
     begin: Callable[[Combination], Population], combination: Combination, step: str
 ) -> None:

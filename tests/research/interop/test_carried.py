@@ -47,6 +47,7 @@ def task(training: Any, **cohort: Any) -> odp.Task:
         (odp.DPFedAvg(rounds=2), {"aggregation": "secagg+"}, r"'secagg\+'"),
     ],
 )
+@pytest.mark.slow
 def test_r356_what_a_process_leaves_out_is_refused_by_name(training: Any, cohort: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         carried_terms(task(training, **cohort), noise=True)

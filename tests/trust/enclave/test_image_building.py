@@ -151,6 +151,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return build(tmp_path_factory.mktemp("reference"))
 
 
+@pytest.mark.slow
 def test_r441_another_seed_of_hashes_locale_umask_folder_and_a_warmed_builder_build_the_same_bytes(
     reference: bytes, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def replace(package: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [edit, edit_and_set_the_time_back, replace])
+@pytest.mark.slow
 def test_r441_an_image_of_files_that_were_changed_is_built_again(
     build: Builds, package: Path, change: Callable[[Path], None]
 ) -> None:
@@ -142,6 +143,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.slow
 def test_r441_a_damaged_cache_is_built_again(build: Builds, damage: Callable[[Path], None]) -> None:
     image = build()
     clean = image.read_bytes()
@@ -185,6 +187,7 @@ cache.built("cached_enclave.entry", ["cached_enclave"])
 
 
 @pytest.mark.parametrize("step", ["while it reads", "before the image is in place", "before its stamps are written"])
+@pytest.mark.slow
 def test_a_builder_that_is_killed_leaves_nothing_that_is_used(build: Builds, package: Path, step: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package.parent), *sys.path])}
     done = subprocess.run([sys.executable, "-c", KILLED, step], env=environment, check=False, timeout=120)

@@ -225,6 +225,7 @@ def damaged(data: bytes, kind: str) -> bytes:
 
 @pytest.mark.parametrize("which", ["probe", "platform"])
 @pytest.mark.parametrize("kind", ["dynamic-loader", "program", "start", "module"])
+@pytest.mark.slow
 def test_r440_a_damaged_image_is_refused_by_its_part_and_starts_nothing(
     shipped: Path, start: Callable[..., None], which: str, kind: str
 ) -> None:

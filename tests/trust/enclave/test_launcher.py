@@ -83,6 +83,7 @@ def test_an_enclave_does_not_say_what_it_is(hostile: Hostile) -> None:
     assert hostile.ask("extend", event="two\nlines") == "ConfigurationError"
 
 
+@pytest.mark.slow
 def test_another_image_on_the_same_chip_has_another_digest_and_sealing_key(
     hostile: Hostile, twin: Hostile, debugged: Hostile, start: Callable[..., Hostile]
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_counter_outlives_its_enclave_and_its_platform_process(
         ({"packages": ("hostile_enclave", "odp", "no_such_package")}, ConfigurationError, "no_such_package"),
     ],
 )
+@pytest.mark.slow
 def test_an_enclave_that_does_not_start_says_why_in_one_line_and_leaves_nothing(
     images: None, tmp_path: Path, changes: dict[str, object], kind: type[Exception], message: str
 ) -> None:

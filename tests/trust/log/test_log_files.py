@@ -122,6 +122,7 @@ def test_every_death_in_a_batch_leaves_the_tree_before_or_after_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("call", range(1, 10))
+@pytest.mark.slow
 def test_a_process_killed_at_any_system_call_of_a_batch_never_signs_two_trees_of_one_size(
     tmp_path: Path, call: int
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_frontier_gives_the_root_however_the_leaves_came() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
+@pytest.mark.slow
 def test_no_other_leaf_index_size_root_or_proof_is_accepted(data: st.DataObject) -> None:
     """Chance of a false alarm: a collision of SHA-256."""
     size = data.draw(st.integers(1, 40))

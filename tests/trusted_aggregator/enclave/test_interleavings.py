@@ -205,6 +205,7 @@ COMMON = settings(
 
 @COMMON
 @given(steps=st.lists(STEP, max_size=30))
+@pytest.mark.slow
 def test_no_schedule_counts_or_charges_twice_or_gives_two_releases(make_world, steps):
     schedule = Schedule(make_world(minimum=MINIMUM))
     schedule.run(steps)
@@ -213,6 +214,7 @@ def test_no_schedule_counts_or_charges_twice_or_gives_two_releases(make_world, s
 
 @COMMON
 @given(before=st.lists(STEP, max_size=15), end=END, after=st.lists(st.one_of(STEP, END), max_size=15))
+@pytest.mark.slow
 def test_in_no_schedule_anything_is_taken_or_given_after_the_end_of_a_task(make_world, before, end, after):
     schedule = Schedule(make_world(minimum=MINIMUM))
     schedule.run([*before, end, *after])

@@ -133,6 +133,7 @@ STEPS = ("opened", "filled", "charge stored", "charge in force", "release made",
 
 @pytest.mark.parametrize("mechanism", ["banded", "tree", "blt"])
 @pytest.mark.parametrize("killed", STEPS)
+@pytest.mark.slow
 def test_a_stream_goes_on_after_a_death_at_any_step_of_every_round(make_stream, mechanism, killed):
     world = make_stream(mechanism=mechanism, rounds=4)
     sums = [total(world, GROUPS[round % 2], round) for round in range(4)]

@@ -96,6 +96,7 @@ class ModelWorld(World):  # type: ignore[misc]
         )
 
 
+@pytest.mark.slow
 def test_a_large_model_is_trained_in_streams(tmp_path: Path, upload_bits: int | None) -> None:
     kind: Any = type("_World", (ModelWorld,), {"upload_bits": upload_bits})
     world = kind(EmulatedPlatform.open(tmp_path / "platform"), "people", minimum=DEVICES, noise=NoNoise())

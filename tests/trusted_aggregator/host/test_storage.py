@@ -447,6 +447,7 @@ def test_a_kill_between_any_two_steps_leaves_all_of_a_change_or_nothing(name, fi
     assert [number for number, one in enumerate(repeated) if one != left[-1]] == []
 
 
+@pytest.mark.slow
 def test_what_was_being_erased_when_its_process_died_is_gone_once_a_program_has_started_again(file_stores, tmp_path):
     origin = tmp_path / "origin"
     with _opened(file_stores, origin) as storage:
@@ -475,6 +476,7 @@ def test_a_replaced_or_erased_record_leaves_no_trace(stores, tmp_path):
     assert not stores.traces(tmp_path / "state", SECRET)
 
 
+@pytest.mark.slow
 def test_a_store_that_was_being_made_when_its_process_died_is_whole_at_the_next_start(file_stores, tmp_path):
     def act(place, arm):
         with StateFolder.open(place, "aggregator") as state:

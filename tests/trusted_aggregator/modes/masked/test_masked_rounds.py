@@ -419,6 +419,7 @@ def test_a_dishonest_vector_spoils_the_sum_and_no_more(host: Host) -> None:
 
 @pytest.mark.parametrize("lost", [0, 1, 3])
 @pytest.mark.parametrize("when", ["before it sends", "in the middle of its vector", "before its answer", "for ever"])
+@pytest.mark.slow
 def test_the_sum_is_that_of_the_devices_that_were_counted_whoever_drops_out(
     make_host: Callable[..., Host], when: str, lost: int
 ) -> None:

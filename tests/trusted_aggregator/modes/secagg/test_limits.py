@@ -172,6 +172,7 @@ def held_by(root: object) -> int:
 
 
 @pytest.mark.parametrize("size", [20, 60])
+@pytest.mark.slow
 def test_a_session_never_holds_more_than_it_reserved(size: int) -> None:
     """With all that it keeps for its clients: each has all others for neighbours, and answers every step."""
     table = Table(Clock(), maximum=size, minimum=size, corrupt=0.3, dropout=0.2, length=5000)

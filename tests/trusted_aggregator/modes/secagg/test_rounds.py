@@ -223,6 +223,7 @@ def host(tmp_path: Path, stack: contextlib.ExitStack) -> Host:
 
 @pytest.mark.parametrize("fraction", [0.1, 0.3])
 @pytest.mark.parametrize("before", ["share", "masked", "agree", "unmask"])
+@pytest.mark.slow
 def test_the_sum_is_that_of_those_who_sent_whoever_vanishes(host: Host, before: str, fraction: float) -> None:
     clients, gone = Clients(host), range(int(fraction * CLIENTS))
     clients.through("unmask", gone=gone, before=before)
