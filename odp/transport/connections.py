@@ -18,6 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from odp.transport.fairness import address_of
 from odp.transport.kernel_sockets import Traffic
@@ -61,6 +62,26 @@ class Progress:
     def __init__(self) -> None:
         self.calls = self.expected = self.answered = self.message_bytes = self.messages = 0
 
+    def done(self) -> Done:
+        """What has ended or arrived by now."""
+        return Done(self.answered, self.messages, self.message_bytes)
+
+
+class Done(NamedTuple):
+    """Calls that were answered, and messages that have arrived, as ``Progress`` counts them."""
+
+    answered: int = 0
+    messages: int = 0
+    message_bytes: int = 0
+
+    def explained_since(self, before: Done, limits: Limits) -> float:
+        """The bytes that these explain, and those before do not."""
+        counted = self.answered - before.answered + self.messages - before.messages
+        return counted * limits.metadata_bytes + _FRAMING * (self.message_bytes - before.message_bytes)
+
+
+_NOTHING = Done()
+
 
 @dataclass(frozen=True)
 class _Warning:
@@ -75,9 +96,7 @@ class _Connection:
     traffic: Traffic
     address: str
     since: float
-    answered: int = 0
-    messages: int = 0
-    message_bytes: int = 0
+    done: Done = _NOTHING
     #: Bytes that no call explains yet.
     unexplained: float = 0.0
     #: Of the first look that saw too many; None while there are not.
@@ -88,7 +107,7 @@ class _Connection:
 
     @property
     def is_new(self) -> bool:
-        return self.answered == 0
+        return self.done.answered == 0
 
     def is_unanswered(self, idle_turns: int) -> bool:
         """Whether it is new, or known and sends bytes although no call of it waits for the listener."""
@@ -151,7 +170,7 @@ class Connections:
         waiting = {address: until for address, (until, _) in self._kept_out.items() if until > now}
         return sorted(waiting, key=waiting.__getitem__, reverse=True)
 
-    def judge(self, open_now: Iterable[Traffic], *, resident: int = 0, pause: float = 0.0) -> Verdict:
+    def judge(self, open_now: Callable[[], Iterable[Traffic]], *, resident: int = 0, pause: float = 0.0) -> Verdict:
         """Decides about all connections that are open now.
 
         ``resident`` is the program's memory in bytes; ``pause`` the seconds that were to pass since the look before.
@@ -159,7 +178,10 @@ class Connections:
         now = self._clock()
         seconds, self._before = now - self._before, now
         self._watched += min(seconds, pause + _LATEST_LOOK)
-        self._update({traffic.id: traffic for traffic in open_now}, now, seconds)
+        # What calls have received by now has arrived before the sockets are looked at: nothing is explained too early.
+        with self._lock:
+            done = {peer: each.done() for peer, each in self._progress.items()}
+        self._update({traffic.id: traffic for traffic in open_now()}, done, now, seconds)
         ended: dict[int, str] = {}
         excess = {id: self._excess(each) for id, each in self._connections.items()}
         busy = False
@@ -194,10 +216,10 @@ class Connections:
         most_turns, seconds = (_NEW_TURNS, _NEW_SECONDS) if each.is_new else (_KNOWN_TURNS, _KNOWN_SECONDS)
         return self._idle_turns >= warned.idle_turns + most_turns or self._watched - warned.watched > seconds
 
-    def _update(self, open_now: dict[int, Traffic], now: float, seconds: float) -> None:
+    def _update(self, open_now: dict[int, Traffic], done: dict[str, Done], now: float, seconds: float) -> None:
         for id in self._connections.keys() - open_now.keys():
             closed = self._connections.pop(id)
-            self._count(closed)
+            closed.done = done.get(closed.traffic.peer, closed.done)
             if closed.is_new:
                 self._count_unused(closed.address, now)
         self._forget_closed({traffic.peer for traffic in open_now.values()})
@@ -208,8 +230,12 @@ class Connections:
             each.unexplained += traffic.received - each.traffic.received
             explained = _ALIVE_RATE * seconds + _ACKNOWLEDGING * (traffic.acknowledged - each.traffic.acknowledged)
             each.traffic = traffic
-            if self._count(each, explained):
+            latest = done.get(traffic.peer, each.done)
+            each.receives = latest.messages > each.done.messages
+            if latest != each.done or self._calls(each):
                 each.active = now
+            each.unexplained = max(0.0, each.unexplained - explained - latest.explained_since(each.done, self._limits))
+            each.done = latest
 
     def _forget_closed(self, peers: set[str]) -> None:
         with self._lock:
@@ -219,27 +245,14 @@ class Connections:
                 del self._progress[peer]
         self._closed_before = closed
 
-    def _count(self, each: _Connection, explained: float = 0.0) -> bool:
-        """Takes what calls explain from the bytes of a connection; returns whether there was any progress."""
-        progress = self._progress.get(each.traffic.peer)
-        moved = False
-        if progress is not None:
-            each.receives = progress.messages > each.messages
-            done = progress.answered - each.answered + progress.messages - each.messages
-            explained += done * self._limits.metadata_bytes
-            explained += _FRAMING * (progress.message_bytes - each.message_bytes)
-            each.answered, each.messages = progress.answered, progress.messages
-            each.message_bytes = progress.message_bytes
-            moved = done > 0 or progress.calls > 0
-        each.unexplained = max(0.0, each.unexplained - explained)
-        return moved
-
     def _excess(self, each: _Connection) -> float:
         """The bytes that neither finished calls explain nor those under way."""
         if (progress := self._progress.get(each.traffic.peer)) is None:
             return each.unexplained
-        of_calls = progress.calls * (AHEAD_BYTES + self._limits.metadata_bytes)
-        return max(0.0, each.unexplained - of_calls - progress.expected * _FRAMING * self._limits.request_bytes)
+        of_calls = progress.calls * (AHEAD_BYTES + self._limits.metadata_bytes) + (
+            progress.expected * _FRAMING * self._limits.request_bytes
+        )
+        return max(0.0, each.unexplained - of_calls - progress.done().explained_since(each.done, self._limits))
 
     def _end_beyond_sum(self, excess: dict[int, float], ended: dict[int, str]) -> None:
         # Of known ones, calls that have just arrived may be many at once.

@@ -109,7 +109,7 @@ class Guard:
         return False
 
     def _look(self, pause: float) -> tuple[bool, bool]:
-        verdict = self._connections.judge(self._sockets.connections(), resident=_resident(), pause=pause)
+        verdict = self._connections.judge(self._sockets.connections, resident=_resident(), pause=pause)
         if verdict.busy:
             self._loop.call_soon_threadsafe(self._connections.turned)
         for id in verdict.ended:

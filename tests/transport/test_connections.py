@@ -25,7 +25,7 @@ class World:
         self.now += seconds
         if turns:
             self.connections.turned()
-        return self.connections.judge(traffic, resident=resident).ended
+        return self.connections.judge(lambda: traffic, resident=resident).ended
 
     def answer(self, peer: str, *, size: int = 0) -> None:
         progress = self.connections.begin(peer)
@@ -62,22 +62,40 @@ def test_r436_a_program_that_stood_still_has_time_to_begin_what_arrived_meanwhil
         assert {number} in ended, "a loop that hangs protects no attack"
 
 
+def test_r360_what_arrives_while_the_sockets_are_looked_at_explains_what_the_next_look_sees() -> None:
+    """Looks take long where many connections send at once: whole bursts of messages arrive meanwhile."""
+    world = World()
+    peer = _of(1, 0).peer
+    world.answer(peer)
+    world.look([_of(1, 4 * KIB)])
+
+    def sockets() -> list[Traffic]:
+        for _ in range(10):
+            world.answer(peer, size=64 * KIB)
+        return [_of(1, 4 * KIB)]
+
+    world.now += 0.02
+    world.connections.judge(sockets)
+    for _ in range(100):
+        assert world.look([_of(1, 700 * KIB)]) == {}
+
+
 def test_a_known_connection_is_looked_at_soon_unless_its_messages_arrive() -> None:
     world = World()
     peer = _of(1, 0).peer
     world.answer(peer)
-    assert not world.connections.judge([_of(1, 4 * KIB)]).busy
+    assert not world.connections.judge(lambda: [_of(1, 4 * KIB)]).busy
     world.connections.begin(peer).messages += 1
-    assert not world.connections.judge([_of(1, 200 * KIB)]).busy, "an upload whose next call has not begun yet"
-    assert world.connections.judge([_of(1, 200 * KIB)]).busy, "no message came since"
+    assert not world.connections.judge(lambda: [_of(1, 200 * KIB)]).busy, "an upload whose next call has not begun yet"
+    assert world.connections.judge(lambda: [_of(1, 200 * KIB)]).busy, "no message came since"
 
 
 def test_r436_looks_that_are_meant_to_be_rare_count_for_what_they_last() -> None:
     world = World()
     traffic = [_of(1, 40 * KIB)]
-    world.connections.judge(traffic)
+    world.connections.judge(lambda: traffic)
     world.now += 0.6
-    assert world.connections.judge(traffic, pause=0.6).ended.keys() == {1}
+    assert world.connections.judge(lambda: traffic, pause=0.6).ended.keys() == {1}
 
 
 def test_r405_a_new_connection_has_no_more_ahead_of_its_first_answer_than_http2_lets_a_caller_send() -> None:
