@@ -15,32 +15,8 @@ from odp.cli.console import interrupted, resume_with
 from odp.cli.data_options import data_names
 
 
-@pytest.mark.parametrize(("words", "found"), [("odp sim", "simulate"), ("odp compare --da", "--data")])
-def test_bash_completes_commands_and_options(words: str, found: str) -> None:
-    environment = os.environ | {
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
-        "_ODP_COMPLETE": "complete_bash",
-    }
-    code = "import sys; sys.argv = ['odp']; from odp.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert found in done.stdout.split()
-
-
-@pytest.mark.parametrize(
-    ("command", "begun", "found"),
-    [
-        ("simulate", "ml-1", {"ml-100k", "ml-10m", "ml-1m"}), ("compare", "m", {"my.csv", "more/"}),
-        ("device run", "syn", {"synthetic"}),
-    ],
-)  # fmt: skip
-def test_bash_completes_data_sets_and_files(command: str, begun: str, found: set[str], tmp_path: Path) -> None:
-    (tmp_path / "my.csv").write_text("")
-    (tmp_path / "more").mkdir()
-    (tmp_path / ".hidden").write_text("")
-    words = f"odp {command} --data {begun}"
+def _completed(words: str, folder: Path) -> list[str]:
+    """What bash offers for the last of ``words``."""
     environment = os.environ | {
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
@@ -49,10 +25,30 @@ def test_bash_completes_data_sets_and_files(command: str, begun: str, found: set
     code = "import sys; sys.argv = ['odp']; from odp.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert found & set(done.stdout.split()), done
-    assert all(word.startswith(begun) for word in done.stdout.split())
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(("words", "offered"), [("odp sim", "simulate"), ("odp compare --da", "--data")])
+def test_bash_completes_commands_and_options(words: str, offered: str, tmp_path: Path) -> None:
+    assert offered in _completed(words, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "begun", "offered"),
+    [
+        ("simulate", "ml-1", {"ml-100k", "ml-10m", "ml-1m"}), ("compare", "m", {"my.csv", "more/"}),
+        ("device run", "syn", {"synthetic"}),
+    ],
+)  # fmt: skip
+def test_bash_completes_data_sets_and_files(command: str, begun: str, offered: set[str], tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text("")
+    (tmp_path / "more").mkdir()
+    (tmp_path / ".hidden").write_text("")
+    completed = _completed(f"odp {command} --data {begun}", tmp_path)
+    assert offered & set(completed), completed
+    assert all(word.startswith(begun) for word in completed)
 
 
 def test_a_folder_is_completed_to_what_is_in_it(tmp_path: Path) -> None:

@@ -67,13 +67,13 @@ def test_neighbours_are_shown_by_key_and_by_title_as_text_page_and_json(odp: Odp
     (shown,) = by_key["items"]
     assert (shown["item"], len(shown["neighbours"]), by_key["items_without_title"]) == (keys[5], 3, 0)
     titled = ["--titles", tmp_path / "titles.csv"]
-    asked = ["index", "neighbours", file, "--item", "[Title] 5", "--item", keys[-1], "--count", 39, *titled]
-    printed = odp(*asked, "--page", page)
+    command = ["index", "neighbours", file, "--item", "[Title] 5", "--item", keys[-1], "--count", 39, *titled]
+    printed = odp(*command, "--page", page)
     assert "note: 1 items have no title" in printed.out
     assert "[Title] 6" in printed.out
     assert keys[-1] in page.read_text()
     assert "[Title] 6" in page.read_text()
-    assert [each["item"] for each in odp(*asked, "--json").json["items"]] == [keys[5], keys[-1]]
+    assert [each["item"] for each in odp(*command, "--json").json["items"]] == [keys[5], keys[-1]]
     with pytest.raises(ConfigurationError, match=r"got 'Twins'; 2 items have this title, such as"):
         odp("index", "neighbours", file, "--item", "Twins", *titled)
     with pytest.raises(ConfigurationError, match="to be a key of the index, such as"):
