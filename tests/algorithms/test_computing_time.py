@@ -30,6 +30,7 @@ from odp.algorithms.computing_time import (
     worst_case_bytes,
     worst_case_seconds,
 )
+from odp.algorithms.draw_and_discard.features import LocalFeatures
 from odp.algorithms.registry import TABLE, algorithm_for, training_of
 from odp.crypto import domains
 from odp.crypto.signing import SigningKey
@@ -120,6 +121,15 @@ def test_no_cost_falls_where_a_cap_of_any_kind_of_task_grows(
         higher = ComputingCost({**chosen, name: chosen[name] * factor}, stated.products, stated.memory)
         assert higher.seconds >= lower.seconds
         assert higher.bytes >= lower.bytes
+
+
+@pytest.mark.parametrize("kind", sorted(TABLE))
+def test_every_cap_that_a_kind_of_task_states_is_in_its_cost(kind: str) -> None:
+    """A product that is forgotten leaves a task cheap whose devices compute for minutes."""
+    cost = algorithm_for(every_kind()[kind]).computing_cost
+    for name in cost.caps:
+        higher = dataclasses.replace(cost, caps={**cost.caps, name: 1000 * cost.caps[name]})
+        assert higher.seconds > cost.seconds, name
 
 
 def cap_fields(message: Any) -> list[tuple[Any, str]]:
@@ -330,14 +340,21 @@ def resigned(definition: common_pb2.TaskDefinition) -> common_pb2.SignedTask:
     return common_pb2.SignedTask(definition=data, signature=KEY.sign(domains.TASK, data))
 
 
-def test_rows_of_examples_are_capped_before_they_are_encoded() -> None:
+def test_rows_of_examples_are_capped_before_they_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     definition = odp.DrawAndDiscard(
         name="t", features={"x": odp.Number()}, epsilon=2.0, instances=3, most_examples=5
     ).definition()
     algorithm = algorithm_for(definition)
     terms = algorithm.terms  # type: ignore[attr-defined]
-    rows = odp_rows(50)
+    rows, encode, encoded = odp_rows(50), LocalFeatures.encode, []
+
+    def counted(self: Any, columns: Any, count: int) -> Any:
+        encoded.append((count, *map(len, columns.values())))
+        return encode(self, columns, count)
+
+    monkeypatch.setattr(LocalFeatures, "encode", counted)
     numbers, targets = terms.rows(rows)
+    assert encoded == [(5, 5)]
     assert len(numbers) == len(targets) == 5
     np.testing.assert_array_equal(numbers[:, -1], rows.features["x"][-5:])
 

@@ -56,7 +56,9 @@ def test_a_task_without_noise_can_be_shown_and_states_no_epsilon(odp: Odp, task_
 
 def test_a_submitted_task_can_be_listed_watched_and_cancelled(odp: Odp, task_file: Path, world: World) -> None:
     at = ("--server", world.server.address, "--state", world.root)
-    identifier = odp("task", "submit", task_file, *at).out.strip()
+    submitted = odp("task", "submit", task_file, *at)
+    identifier = submitted.out.strip()
+    assert "computing time: 0.25 s on every device" in submitted.err
     again = odp("task", "submit", task_file, *at, "--json").json
     assert again == {"task": identifier, "computing_seconds": 0.25}, "the same file, the same task"
     task_file.write_text(TASK.replace('"films"', '"songs"'))

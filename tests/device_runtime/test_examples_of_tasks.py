@@ -91,6 +91,16 @@ def test_events_of_other_types_services_and_kinds_of_values_give_no_row(store: S
     assert rows(store, value="stars") == [(1, 4.0)]
 
 
+def test_r340_only_the_newest_labelled_examples_that_the_task_may_read_leave_the_store(store: Store) -> None:
+    """A cap that an algorithm applies to all rows would come too late: they are in the memory then."""
+    definition = odp.DrawAndDiscard(
+        name="t", features={"x": odp.Number()}, epsilon=2.0, instances=3, most_examples=5
+    ).definition()
+    store.examples("examples").add({"x": np.arange(50) / 64, "label": np.ones(50)}, time=NOW)
+    (read,) = examples(store, definition, now=NOW).values()
+    assert read.features["x"].tolist() == [number / 64 for number in range(45, 50)]
+
+
 def test_only_the_newest_events_of_the_asked_days_are_read(store: Store) -> None:
     play(store, *({"track": number} for number in range(5)), start=NOW - 2 * 86_400 - 2.5)
     assert [item for item, _ in rows(store)] == [0, 1, 2, 3, 4]

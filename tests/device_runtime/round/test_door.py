@@ -6,6 +6,7 @@ Where real time is the promise, it is bounded below by the fixed time, and above
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import threading
 import time
@@ -32,6 +33,7 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.computing_terms import ComputingTerms, Place
+from odp.algorithms.computing_time import machine_speed
 from odp.algorithms.registry import algorithm_for
 from odp.errors import PrivacyError, StateError, StoreUnreachable
 from odp.protocol.wire.model import Slices
@@ -383,6 +385,36 @@ def test_r347_a_process_has_no_descriptor_of_the_host_and_ends_with_it(
     computer.end()
 
 
+@pytest.mark.processes
+def test_r347_what_may_take_long_or_much_memory_computes_in_a_process_and_not_in_its_host(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = odp.Events(service="films", type="seen", item="film", most_events=100_000)
+    small, slow, large = (
+        odp.Statistics(
+            name="films", queries={"items": query}, privacy=odp.UserLevelDP(epsilon=8, delta=1e-6),
+            cohort=odp.Cohort(minimum=2, goal=3), population="people",
+        ).definition()
+        for query in (odp.Histogram(bins=8), odp.Histogram(bins=8, events=events), odp.Histogram(bins=2**21))
+    )  # fmt: skip
+    terms = [ComputingTerms.of(definition) for definition in (small, slow, large)]
+    assert [each.place for each in terms] == [Place.HERE, Place.PROCESS, Place.PROCESS]
+    store.data("films").add_event("seen", {"film": 3}, time=0.0)
+    monkeypatch.setattr(RoundComputation, "read", lambda *_: pytest.fail("the host itself read the rows"))
+    algorithm = algorithm_for(slow)
+    client = algorithm.client()
+    model = SimpleNamespace(
+        definition=slow, client=client, keyed=False, rows_per_request=0, queries=[algorithm.query(0)]
+    )
+    work = cast("Any", SimpleNamespace(definition=slow, model=model, round=0, computing=terms[1]))
+    shared = pipeline(store, impatient_door())
+    try:
+        with shared.contributing(store, work, seed=7) as made:
+            assert made.contribution(SLICES).payload != client.empty(0)
+    finally:
+        shared.processes.close()
+
+
 # Before data are read
 
 
@@ -414,6 +446,17 @@ def test_r348_a_device_that_cannot_compute_a_task_declines_it_before_it_reads_da
     with pytest.raises(PrivacyError, match=reason):
         pipeline(store, Door(speed=lambda: speed)).admitted(store, work, 0)
     assert len(declined) == 1
+
+
+def test_r348_the_door_of_a_host_measures_the_machine(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the reference computation, where nobody says how fast it is."""
+    measured: list[float] = []
+    monkeypatch.setattr(machine_speed, "_measure", lambda: measured.append(1e9) or 1e9)
+    monkeypatch.setattr(machine_speed, "_best", math.inf)
+    monkeypatch.setattr(machine_speed, "_left", 2)
+    with pytest.raises(PrivacyError, match="too slow"):
+        Door().require(task(), QUICK)
+    assert len(measured) == 2
 
 
 @pytest.mark.slow

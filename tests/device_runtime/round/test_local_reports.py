@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from doors import impatient_door
+from doors import impatient_door, until_finished
 
 import odp
 from device_runtime.network.services import Traffic
 from device_runtime.person.limits import Limits
 from device_runtime.round.admission import Admission
+from device_runtime.round.examples import ROW_SECONDS, STORE_SECONDS, MadeExamples
 from device_runtime.round.gate import Gate
 from device_runtime.round.local_reports import RESEND_SECONDS, LocalReporting
 from device_runtime.round.participation import Outcome
@@ -26,6 +29,7 @@ from device_runtime.tasks.local_assignment import LocalWork, open_local_assignme
 from device_runtime.view.overview import overview
 from device_runtime.view.pages import front
 from device_runtime.view.privacy_page import PrivacyPage
+from odp.algorithms.computing_time import SHARE_OF_TIME
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError, Refusal, ServiceError, ServiceUnavailable
 from odp.signed.charter import approve, found
@@ -241,6 +245,42 @@ def test_a_computation_that_fails_ends_in_a_report_like_any_other(
     assert len(request.report) == device.work.algorithm.report_bytes
     assert request.report != device.server.row, "it has its noise"
     assert store.empty_contributions() == 1
+
+
+class Slow:
+    """A developer's own code, which makes nothing, and the most rows of it that a task reads."""
+
+    most = 10
+
+    def most_asked(self, work: object) -> int:
+        return self.most
+
+    def make(self, path: Path, work: object) -> list[object]:
+        return []
+
+    def keep(self, store: Store, made: object) -> None:
+        """Nothing is kept."""
+
+
+def test_r345_a_report_leaves_at_its_time_after_that_of_a_developers_own_code(store: Store) -> None:
+    """In simulated time, each wait with the reports that were sent before it."""
+    device, now, waits = Device(store), [100.0], []
+
+    def wait(seconds: float, finished: threading.Event) -> None:
+        until_finished(seconds, finished)
+        waits.append((seconds, len(device.server.reports)))
+        now[0] += seconds
+
+    made = MadeExamples(maker=Slow(), code_seconds=6.0)
+    door = impatient_door(wait=wait, monotonic=lambda: now[0])
+    pipeline = dataclasses.replace(device.reporting.pipeline, door=door, made_examples=made)
+    device.reporting = dataclasses.replace(device.reporting, pipeline=pipeline)
+    assert device.report() is Outcome.SENT
+    code, fixed = 6.0 + STORE_SECONDS + ROW_SECONDS * Slow.most, device.work.computing.seconds
+    assert waits == [
+        (pytest.approx(code), 0), (pytest.approx(SHARE_OF_TIME * fixed), 0),
+        (pytest.approx((1 - SHARE_OF_TIME) * fixed), 0),
+    ]  # fmt: skip
 
 
 def test_what_is_sent_has_noise_even_of_the_same_row_and_data(tmp_path: Path) -> None:
