@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from odp.cli.main import app
+from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError
 
 DATA = "synthetic:n_users=200,n_items=30,ratings_per_user=12"
@@ -176,6 +178,18 @@ def test_a_charged_search_refuses_data_whose_items_follow_from_who_rated_what(tm
     error = refusal("tune", "--data", str(tmp_path), "--charge")
     assert isinstance(error, DataError)
     assert "there is no movie file" in str(error)
+
+
+@pytest.mark.parametrize("inferred", [("items",), ("scale",)])
+def test_r355_a_charged_search_refuses_a_file_whose_facts_were_guessed(
+    inferred: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "saved.npz"
+    declared = Ratings.from_triples("saved", [0, 0, 1], [0, 1, 1], [1.0, 2.0, 5.0], low=1, high=5, n_items=3)
+    dataclasses.replace(declared, inferred=inferred).save(path)
+    error = refusal("tune", "--data", str(path), "--charge", "--delta", "1e-4", "--trials", "1")
+    assert isinstance(error, DataError)
+    assert ("its items are" if "items" in inferred else "the scale of the data set") in str(error)
 
 
 @pytest.mark.slow
