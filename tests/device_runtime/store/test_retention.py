@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from device_runtime_ledger import TASK, participation, prepare
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from device_runtime.host import housekeeping
 from device_runtime.host.housekeeping import END_SECONDS, HOUR_SECONDS, Housekeeping
 from device_runtime.person.limits import Limits
 from device_runtime.store.retention import Retention, prune, prune_records, records_needed
@@ -165,6 +167,22 @@ def test_r422_a_step_ends_at_its_time_and_the_next_one_goes_on(tmp_path: Path) -
     keeper.step(seconds=1e9)
     assert left() == [0, 0]
     assert "rows=40" in text.getvalue()
+
+
+@pytest.mark.parametrize("takes", [0.0, 5.0])
+def test_r422_an_app_that_forgets_rows_waits_for_the_same_time_however_long_that_takes(
+    tmp_path: Path, takes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a real clock: nothing is there to be deleted, or more than fits."""
+    release = threading.Event()
+    monkeypatch.setattr(housekeeping, "_FIXED_SECONDS", 1.25)
+    monkeypatch.setattr(Housekeeping, "step", lambda self, *, seconds: release.wait(takes))
+    keeper = Housekeeping(tmp_path, Retention(), log=Log("devices", stream=io.StringIO()))
+    begin = time.monotonic()
+    keeper.step_in_fixed_time()
+    took = time.monotonic() - begin
+    release.set()
+    assert 1.25 <= took < 4.0
 
 
 def test_r422_the_largest_row_that_a_store_accepts_is_overwritten_in_the_time_left_for_it(tmp_path: Path) -> None:
