@@ -34,6 +34,7 @@ def test_a_model_without_rounds_is_shown_with_what_a_report_costs(odp: Callable[
     assert "a device sends at most 1" in shown
     assert "# model_epsilon = 3.9" in shown
     assert "prior: uniform on the sphere" in shown
+    assert "# computing time: 0.25 s on every device, whatever it holds" in shown
     found = odp("task", "show", model, "--json").json
     assert found["rounds"] == 0
     assert found["planned_epsilon"] == pytest.approx(4 * found["definition"]["drawAndDiscard"]["featureEpsilon"])
