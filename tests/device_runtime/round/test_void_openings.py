@@ -142,9 +142,9 @@ def newest_report(world: Any) -> bytes:
 
 
 def change_data(world: Any) -> None:
-    """Of device 0: a report that was made now would be another one."""
+    """Of device 0: a report that was made now would be another one. The first round of the task reads items alone."""
     with world.store(0) as store, store.transaction():
-        store.execute("UPDATE ratings SET value = 6 - value")
+        store.execute("DELETE FROM ratings WHERE item = (SELECT min(item) FROM ratings)")
 
 
 @pytest.mark.parametrize("answer", ["answer", "lose the answer", f"refuse {Refusal.ROUND_CLOSED.value}", "lie 3"])

@@ -201,7 +201,7 @@ def places(wanted: list[str]) -> list[str]:
     libc = ctypes.CDLL(None)
     libc.getauxval.restype, libc.getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
     start = libc.getauxval(31)  # the program's name, on the stack behind arguments and environment
-    texts.append(ctypes.string_at(start - 200, 208).decode("latin-1"))
+    texts += [ctypes.string_at(start - 200, 208).decode("latin-1"), ctypes.string_at(start).decode("latin-1")]
     for name in ("Py_GetProgramFullPath", "Py_GetPrefix", "Py_GetPath", "Py_GetExecPrefix"):
         function = getattr(ctypes.pythonapi, name, None)
         if function is not None:
