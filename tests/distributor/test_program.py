@@ -20,6 +20,7 @@ from distributor import Config, Running, enclave_process, start
 from odp.errors import ConfigurationError, StateError
 from odp.transport.channel import connect
 from odp.transport.logs import Log
+from odp.trust.enclave import chip_end
 from odp.trust.enclave.in_thread import InThread
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.trust.enclave.policy import EnclavePolicy
@@ -71,6 +72,18 @@ def attested(channel: grpc.Channel, platform: Path, digest: str = IMAGE) -> Veri
         token=evidence.token, policy=evidence.policy, event_log=evidence.event_log, nonce=nonce, role="distributor",
         reference_values=values, now=time.time(),
     )  # fmt: skip
+
+
+def test_r382_a_program_that_runs_tells_the_end_of_its_chips_certificate(
+    config: Config, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chip_end, "WARN_DAYS", 8 * 365.0)
+    lines = kit.Lines()
+    running = start(config, log=Log("distributor", stream=lines), launch=InThread(enclave_process.run, digest=IMAGE))
+    try:
+        lines.wait_for("chip_certificate_expires")
+    finally:
+        running.stop()
 
 
 def test_a_device_attests_then_selects(running: Running, config: Config, developer: Any, kit: Any) -> None:

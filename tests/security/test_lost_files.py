@@ -12,6 +12,7 @@ from trust.log.world import NOW, LogWorld, filler
 from odp._system.files.state_folder import StateFolder
 from odp.crypto.note import Kind, NoteKey
 from odp.errors import StateError
+from odp.operations.local.processes import Services
 from odp.transport.logs import Log
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.trust.enrolment import issuer_program
@@ -161,3 +162,18 @@ def test_r243_a_log_that_is_older_than_the_servers_database_is_not_served(tmp_pa
     with pytest.raises(StateError, match="older than the database, or new"):
         other.require_tasks([world.task])
     files.close()
+
+
+def test_r383_services_whose_chip_is_gone_start_no_program_and_make_no_other(tmp_path: Path) -> None:
+    """They share a chip: the first program to start would make one that is in the way of the right one."""
+    with StateFolder.open(tmp_path / "aggregator", "aggregator") as state:
+        state.write_atomically("enclave.sealed", b"keys")
+    begun: list[object] = []
+    services = Services(tmp_path)
+    try:
+        with pytest.raises(StateError, match="which is gone: a backup holds no chip"):
+            services.start(on_serving=begun.append)
+    finally:
+        services.stop()
+    assert begun == []
+    assert not (tmp_path / "platform").exists()

@@ -247,6 +247,22 @@ def test_r365_every_party_refuses_a_task_whatever_its_algorithm_raises(
         at_party(signed)
 
 
+@pytest.mark.unforeseen
+@pytest.mark.parametrize("derived", ["queries", "largest"])
+def test_r365_the_enclave_refuses_a_task_whatever_its_rounds_raise(
+    derived: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no device and no server works out: once, its developer read INTERNAL."""
+    kinds = [one for one in hostile.kinds() if algorithm_for(one).has_rounds]
+
+    def broken(self: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(OpenedTask, derived, property(broken))
+    with pytest.raises(UnforeseenRefusal, match="ZeroDivisionError in broken"):
+        at_the_enclave(hostile.signed(kinds[0]))
+
+
 def test_a_manifest_with_hostile_fields_is_refused_or_accepted() -> None:
     task = hostile.signed(hostile.kinds()[0])
     tables = [common_pb2.TableManifest(name=name, rows=2, width=3, sha256=bytes(32)) for name in ("a", "b")]

@@ -726,3 +726,17 @@ def test_r382_a_round_says_that_the_certificate_of_the_aggregators_chip_ended(wo
     driver.chip.look()
     world.run(driver)
     assert "the certificate of the aggregator's chip ended at 20" in driver.waits_for(sha256).reason
+
+
+def test_r382_a_server_that_runs_looks_at_the_chip_of_its_aggregator(world: Any, definition: Any) -> None:
+    world.submit(definition)
+    world.clock.now = time.time() + 8 * 365 * 86_400.0
+    driver = world.driver()
+    driver.start()
+    try:
+        until = time.monotonic() + 60.0
+        while not driver.chip.trouble:
+            assert time.monotonic() < until, "nobody looks"
+            time.sleep(0.01)
+    finally:
+        driver.stop()

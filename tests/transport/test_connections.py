@@ -200,6 +200,15 @@ def test_new_connections_beyond_their_number_are_those_of_the_address_with_most_
     assert world.connections.kept_out() == [], "being many is no attack"
 
 
+def test_r361_the_address_with_the_most_new_connections_loses_them_though_those_of_others_are_older() -> None:
+    world = World(Limits(new_connections=8))
+    honest = [_of(100, KIB, address="10.0.0.9"), _of(101, KIB, address="10.0.0.8")]
+    assert world.look(honest) == {}
+    ended = world.look([*honest, *(_of(n, KIB) for n in range(20))])
+    assert len(ended) == 14
+    assert not {100, 101} & set(ended)
+
+
 def test_an_address_has_its_share_of_all_connections_and_those_at_work_stay() -> None:
     world = World(Limits(share_of_address=0.5), most=32)  # 28 of 32 are used, and 14 of one address
     for n in range(20):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,27 @@ def test_the_program_fills_its_devices_and_stops_when_told(world: Any, config: p
     assert len(world.aggregator.counted) == 4
     with StateFolder.open(config.state, "devices"):
         pass  # the folder was given back
+
+
+def test_r376_a_host_that_runs_takes_reference_values_that_change(world: Any, config: program.Config) -> None:
+    """The enclave is of code that the person pins while the host runs."""
+    ratings, right = world.fill([3] * 2), world.reference_values()
+    other = {**right.image_digests, "aggregator": ("sha384:" + "e" * 96,)}
+    world.reference_values(image_digests=other).save(config.reference_values)
+    config = dataclasses.replace(config, state=world.folder / "fresh", keep_running=True)
+    running = program.start(config, ratings=ratings, log=world.log)
+    until = time.monotonic() + 30.0
+    try:
+        while "wrong_image" not in world.log_text.getvalue():
+            assert time.monotonic() < until
+            assert not running.join(0.01)
+        assert not world.aggregator.counted
+        right.save(config.reference_values)
+        while len(world.aggregator.counted) < 2:
+            assert time.monotonic() < until, world.log_text.getvalue()
+            assert not running.join(0.01)
+    finally:
+        running.stop()
 
 
 def test_a_configuration_that_cannot_work_is_refused_at_once(world: Any, config: program.Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from odp.errors import ConfigurationError, StateError
 from odp.signed.ledger import LedgerPart
 from odp.transport.channel import connect
 from odp.transport.logs import Log
+from odp.trust.enclave import chip_end
 from odp.trust.enclave.in_thread import InThread
 from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, measure
 from odp.trust.enclave.platform import EmulatedPlatform
@@ -293,6 +295,26 @@ def test_r400_the_code_that_took_the_state_over_is_named_to_any_other(world, run
         run(image=OTHER_IMAGE)
     assert "found populations" not in str(caught.value)
     run()
+
+
+def test_r383_a_start_without_the_chip_is_refused_and_makes_no_other(world, run, tmp_path):
+    program = run()
+    client_of(world, program, tmp_path).open()
+    program.stop()
+    chip = tmp_path / "state" / "platform"
+    shutil.rmtree(chip)
+    with pytest.raises(StateError, match="which is gone: a backup holds no chip"):
+        run()
+    assert not chip.exists(), "a new chip would be in the way of the right one"
+
+
+def test_r382_a_program_that_runs_tells_the_end_of_its_chips_certificate(run, log, monkeypatch):
+    monkeypatch.setattr(chip_end, "WARN_DAYS", 8 * 365.0)
+    run()
+    until = time.monotonic() + SECONDS
+    while "chip_certificate_expires" not in log.getvalue():
+        assert time.monotonic() < until, log.getvalue()
+        time.sleep(0.01)
 
 
 def test_other_code_starts_with_new_keys_where_nothing_else_was_sealed(run, log):

@@ -18,6 +18,7 @@ from odp.errors import Refusal, ServiceError
 from odp.trust.enclave.evidence import Claims, read_token
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, common_pb2, hand_over_pb2
+from trusted_aggregator.host.hand_over_service import PAUSE_SECONDS
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds
 
@@ -121,11 +122,19 @@ def test_r374_a_session_under_way_is_named_and_waited_for_whatever_the_operator_
 ) -> None:
     programs, old = begin(SECAGG[0])
     programs.open(old)
-    clients = [3]
+    clients, held, hold = [3], [], SecAggRounds.hold
+
+    def noting(self: SecAggRounds, seconds: float) -> None:
+        held.append(seconds)
+        hold(self, seconds)
+
+    monkeypatch.setattr(SecAggRounds, "hold", noting)
     monkeypatch.setattr(SecAggRounds, "clients_under_way", lambda self, key: clients[0])
     monkeypatch.setattr("trusted_aggregator.host.upgrading._FINISH_SECONDS", 0.0)
     with pytest.raises(ServiceError, match=r"1 rounds with 3 contributions .* 1 of them are charged or have a session"):
         programs.upgrade(old, seconds=0.0, void_rounds=True)
+    assert held
+    assert set(held) == {PAUSE_SECONDS}, "no other session begins while its successor asks"
     clients[0] = 0
     programs.upgrade(old, seconds=0.0)
     new = programs.start("new", NEW)
