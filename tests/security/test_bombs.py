@@ -12,14 +12,18 @@ import pytest
 
 import odp
 from odp.datasets import Ratings
+from odp.datasets.example_files import examples_of_name
 from odp.datasets.gowalla import load_gowalla
 from odp.datasets.jester import load_jester
 from odp.datasets.mnist import load_mnist
 from odp.datasets.movielens import load_movielens
 from odp.errors import ConfigurationError, DataError
 from odp.models.example_columns import ExampleColumns
+from odp.models.examples import Examples, ExamplesTerms
+from odp.models.features import Tensor
 from odp.numerics import archives
 from odp.tasks import file as task_file
+from odp.v1 import common_pb2
 
 _NUMBERS = 2**22
 _LIMIT = 2**18
@@ -54,6 +58,15 @@ def any_npz(folder: Path) -> Callable[[], object]:
 def columns(folder: Path) -> Callable[[], object]:
     npz(folder / "a.npz", "user", "x")
     return lambda: ExampleColumns.load(folder / "a.npz")
+
+
+def labelled(folder: Path) -> Callable[[], object]:
+    npz(folder / "a.npz", "user", "x", "kind")
+    definition = common_pb2.TaskDefinition()
+    Examples({"x": Tensor((), 0.0, 1.0)}, label="kind").write(definition)
+    definition.examples.label_high = 1.0
+    terms = ExamplesTerms.of(definition.examples)
+    return lambda: examples_of_name(str(folder / "a.npz"), terms, classes=None)
 
 
 def halfstars(folder: Path) -> Callable[[], object]:
@@ -96,7 +109,7 @@ def parquet(folder: Path) -> Callable[[], object]:
     return lambda: odp.load(folder / "a.parquet")
 
 
-BOMBS = [saved_ratings, any_npz, columns, halfstars, jokes, check_ins, gzip_ratings, pictures, csv, parquet]
+BOMBS = [saved_ratings, any_npz, columns, labelled, halfstars, jokes, check_ins, gzip_ratings, pictures, csv, parquet]
 
 
 @pytest.mark.parametrize("bomb", BOMBS, ids=[bomb.__name__ for bomb in BOMBS])

@@ -11,11 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
+from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
 from odp.signed.task import open_task
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.trust.enclave.reference_values import ReferenceValues
+from odp.trust.log.endorsements import EndorsementFile, endorse
+from odp.trust.log.entries import PolicyEntry
 from odp.v1 import common_pb2, server_pb2, server_pb2_grpc
 from server.program import Config, Running, start
 from server.storage.sqlite import open_sqlite
@@ -118,6 +121,22 @@ def test_r376_a_server_takes_reference_values_that_change_without_a_restart(
     world.services.reference_values().save(path)
     assert world.lines.wait_for("task_finished")
     assert caller.status(sha256).state == States.STATE_FINISHED
+
+
+def test_r376_a_server_logs_endorsements_that_change_without_a_restart(
+    world: Any, config: Config, run: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "endorsements.json"
+    EndorsementFile((PolicyEntry(world.services.policy.to_bytes()),), (), ()).save(path)
+    run(dataclasses.replace(config, endorsements=path))
+    assert world.lines.wait_for(" serving ")
+    assert "endorsements_logged" not in world.lines.text, "they were logged before it serves"
+    entry, _ = endorse(
+        SigningKey.generate(), role="aggregator", image_digest=world.services.identity.image_digest,
+        policy_sha256=world.services.policy.sha256.hex(), not_before=0, not_after=2**39,
+    )  # fmt: skip
+    EndorsementFile((PolicyEntry(world.services.policy.to_bytes()),), (entry,), ()).save(path)
+    assert world.lines.wait_for("endorsements_logged size=2")
 
 
 def test_a_device_gets_the_open_round_with_the_configured_addresses(

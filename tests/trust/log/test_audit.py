@@ -240,6 +240,31 @@ def test_r380_an_audit_reads_the_entries_of_the_checkpoint_that_it_began_with(ru
         assert audit(Growing(log.folder), run.pins()).checkpoint.checkpoint.size == 8
 
 
+def test_r380_an_audit_waits_for_the_witnesses_of_a_log_that_is_written(run: Run, tmp_path: Path) -> None:
+    witness, pinned = NoteKey.generate("example.com/w"), run.pins().log
+    assert pinned is not None
+    policy = dataclasses.replace(pinned, witness_keys=(witness.public(Kind.COSIGNATURE).text,), quorum=1)
+    encoded = [entry.encode() for entry in run.entries()]
+    with LogFiles.open(tmp_path / "log", run.log_key, now=NOW) as log:
+        log.append(encoded, now=NOW)
+
+        class Awaited(LogFolder):
+            """The witness cosigns after the auditor's first look."""
+
+            looks = 0
+
+            def note(self) -> bytes:
+                if self.looks:
+                    body = Note.parse(super().note()).body
+                    log.add_cosignatures(body, [witness.cosign(body, now=NOW)])
+                self.looks += 1
+                return super().note()
+
+        source = Awaited(log.folder)
+        assert audit(source, run.pins(log=policy)).checkpoint.checkpoint.size == len(encoded)
+        assert source.looks > 1
+
+
 def test_an_older_state_of_a_log_is_a_true_log_of_that_time(run: Run, tmp_path: Path) -> None:
     """Why one remembers checkpoints and asks witnesses: an audit alone cannot know what is not shown."""
     entries = run.entries()
