@@ -132,6 +132,42 @@ def test_every_cap_that_a_kind_of_task_states_is_in_its_cost(kind: str) -> None:
         assert higher.seconds > cost.seconds, name
 
 
+def evaluation(epochs: int) -> odp.Evaluation:
+    return odp.Evaluation(
+        name="t", model=odp.Glm("logistic", 10), data=odp.Examples({"x": odp.Tensor((10,), 0, 1)}), privacy=PRIVACY,
+        of=np.zeros(11, np.float32), cohort=cohort(), personal=odp.PersonalTraining(epochs=epochs, batch=1),
+    )  # fmt: skip
+
+
+def local_model(classes: int) -> odp.DrawAndDiscard:
+    return odp.DrawAndDiscard(
+        name="t", features={"x": odp.Number(size=100)}, epsilon=2.0, instances=3, family="multinomial", classes=classes
+    )
+
+
+def wide(training: Any) -> odp.Task:
+    return odp.Task(
+        name="t", model=odp.Glm("logistic", 2000), data=odp.Examples({"x": odp.Tensor((2000,), 0, 1)}),
+        privacy=PRIVACY, cohort=cohort(), training=training(rounds=1, most_examples=1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cheap", "costly", "times"),
+    [
+        (lambda: evaluation(1), lambda: evaluation(100), 10.0),
+        (lambda: local_model(3), lambda: local_model(100), 3.0),
+        (lambda: wide(odp.DPFedAvg), lambda: wide(odp.PrivateFL), 1.05),
+    ],
+    ids=["training before an evaluation", "gradients of local reports", "randomizers of updates"],
+)
+def test_what_a_device_computes_beside_reading_is_in_the_cost(
+    cheap: Callable[[], Any], costly: Callable[[], Any], times: float
+) -> None:
+    cheap_seconds, costly_seconds = (worst_case_seconds(make().definition()) for make in (cheap, costly))
+    assert costly_seconds > times * cheap_seconds
+
+
 def cap_fields(message: Any) -> list[tuple[Any, str]]:
     """Every field of a definition that is a cap, with the message that holds it."""
     found = []

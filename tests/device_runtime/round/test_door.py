@@ -94,6 +94,18 @@ def _late(window: Window) -> bytes:
     return ANSWER
 
 
+def test_r345_what_the_enclave_would_refuse_is_the_empty_contribution() -> None:
+    """Its refusal would tell the host of the enclave something of the data."""
+
+    def refuses(payload: bytes) -> None:
+        raise ValueError("a number out of range")
+
+    made = Contributing(
+        impatient_door(), QUICK, Computer(lambda window: ANSWER), keyed=False, check=refuses, empty=EMPTY
+    ).contribution(None)
+    assert made == Contribution(EMPTY, None)
+
+
 def test_r345_keys_leave_at_their_time_and_a_device_that_could_not_read_asks_for_none() -> None:
     for act, wanted in ((lambda window: ANSWER, [3]), (fails, [])):
         made = contributing(Door(speed=lambda: 0.0), act, keyed=True)
