@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hand_overs import NEW, OLD, upgradable
 from trees import TreeWorld
 
 from odp.errors import ServiceError
+from odp.trust.enclave import chip_end
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, common_pb2, hand_over_pb2
 
@@ -94,3 +96,14 @@ def test_r372_contributions_at_the_leaves_that_end_with_the_round_are_named_and_
     programs.fill(new, 0, range(1, 5))
     assert _contributions(programs.close(new, 0)) == 4
     assert programs.spent(new) > 0
+
+
+def test_r382_leaves_tell_the_end_of_their_chips_certificate_too(
+    programs: TreePrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chip_end, "WARN_DAYS", 8 * 365.0)
+    programs.plant("old", OLD)
+    until = time.monotonic() + SECONDS
+    while programs.log.getvalue().count(" chip_certificate_expires ") < 1 + len(LEAVES):
+        assert time.monotonic() < until, programs.log.getvalue()
+        time.sleep(0.01)
