@@ -23,17 +23,8 @@ from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.secagg import Seat, Session, announced
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
-from odp.errors import (
-    AttestationError,
-    Busy,
-    EnrolmentError,
-    OdpError,
-    PrivacyError,
-    ServiceUnavailable,
-    TransparencyError,
-)
+from odp.errors import Busy, EnrolmentError, OdpError, PrivacyError, ServiceUnavailable
 from odp.privacy.mechanisms.discrete_gaussian import NoiseSource, OperatingSystemNoise
-from odp.transport.sweeping import pause_after
 from odp.v1 import secagg_service_pb2 as wire
 
 #: Time for which calls to a host without an answer are retried.
@@ -47,9 +38,6 @@ _STEPPING_THREADS = 8
 # What keeps a device out of a session; all else passes, such as a host that starts again, and the session may gather
 # until the device is there.
 _REFUSALS = (PrivacyError, EnrolmentError)
-# What passes while others gather, such as a clock that leapt: waiting for them, a host would leave the device out.
-_OUTAGES = (ServiceUnavailable, AttestationError, TransparencyError)
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 
 End = Callable[[int, "Outcome | OdpError | Exception | None", Traffic], None]
 
@@ -63,9 +51,6 @@ class _Place:
     traffic: Traffic = dataclasses.field(default_factory=Traffic)
     request: wire.StepRequest | None = None
     away_since: float | None = None
-    #: Outages in a row before it revealed anything, and the last of them.
-    outages: int = 0
-    outage: OdpError | None = None
 
 
 class Sessions:
@@ -161,14 +146,12 @@ class _Table:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._seated: dict[int, _Place] = {}
-        #: Those that an outage kept out, with the times at which they try again; they hold no session open.
-        self._outside: list[tuple[float, int, _Place]] = []
 
     def run(self, devices: Sequence[int]) -> None:
         """Returns once no device is seated any more."""
         self._seated = {device: _Place(device, self._owner.seat(self._session, device)) for device in devices}
         for place in list(self._seated.values()):
-            self._seat(place)
+            self._seating.submit(self._guarded, place, functools.partial(self._sit_down, place))
         end = self._clock() + _LONGEST_SECONDS
         stopped_at: float | None = None
         while self._count():
@@ -185,35 +168,6 @@ class _Table:
             if event is not None:
                 self._stepping.submit(event)
             self._ask_due()
-            if stopped_at is None:
-                self._seat_due()
-        for _, _, place in self._outside:
-            self._owner.may_try_again(self._session.work, place.device)
-            self._ended(place.device, place.outage, place.traffic)
-
-    def _seat(self, place: _Place) -> None:
-        self._seating.submit(self._guarded, place, functools.partial(self._sit_down, place))
-
-    def _seat_due(self) -> None:
-        while True:
-            with self._lock:
-                if not self._seated or not self._outside or self._outside[0][0] > self._clock():
-                    return
-                before = heapq.heappop(self._outside)[2]
-                seat = self._owner.seat(self._session, before.device)
-                place = _Place(before.device, seat, before.traffic, outages=before.outages)
-                self._seated[place.device] = place
-            self._seat(place)
-
-    def _keep_outside(self, place: _Place, error: OdpError) -> None:
-        """Has a device that revealed nothing sit down again after a pause, as long as others are seated."""
-        place.outages, place.outage = place.outages + 1, error
-        pause = pause_after(place.outages, first=_FIRST_PAUSE_SECONDS, longest=_LONGEST_PAUSE_SECONDS)
-        with self._lock:
-            if self._seated.pop(place.device, None) is None:
-                return
-            heapq.heappush(self._outside, (self._clock() + pause, next(self._numbers), place))
-        self._events.put(None)
 
     def _count(self) -> int:
         with self._lock:
@@ -251,9 +205,6 @@ class _Table:
             act()
         except Exception as error:  # one device must not take the others down
             self._say_goodbye(place)
-            if not place.seat.revealed and isinstance(error, _OUTAGES):
-                self._keep_outside(place, error)
-                return
             if not place.seat.revealed and not isinstance(error, _REFUSALS):
                 self._owner.may_try_again(self._session.work, place.device)
             self._finish(place, error)
