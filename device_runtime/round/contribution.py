@@ -131,7 +131,7 @@ class Contributing:
       keyed: whether rows of the model are asked for by key, before the contribution.
       check: raises for what the enclave would refuse: a refusal would tell its host something of the data.
       empty: what stands for a contribution that cannot be computed; made before the data were read.
-      lent: lets others use the store while it is computed, for so many seconds.
+      lent: lets others use the store for the seconds in which it is computed.
     """
 
     def __init__(

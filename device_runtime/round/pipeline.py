@@ -143,7 +143,7 @@ class Pipeline:
         )  # fmt: skip
 
     def _lent(self, seconds: float) -> contextlib.AbstractContextManager[None]:
-        """Lets a developer's code use the store while a contribution is computed for so many seconds."""
+        """Lets a developer's code use the store for the seconds in which a contribution is computed."""
         return contextlib.nullcontext() if self.made_examples is None else self.made_examples.precedence.lent(seconds)
 
     def _computer(

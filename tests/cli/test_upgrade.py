@@ -198,10 +198,10 @@ def test_rounds_that_are_waited_for_are_told_apart_from_the_result(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("127.0.0.1:1")
 
-    asked: list[object] = []
+    void_rounds: list[object] = []
 
     def take_over(*_: object, waiting: Callable[[object], None], **named: object) -> SimpleNamespace:
-        asked.append(named["void_rounds"])
+        void_rounds.append(named["void_rounds"])
         waiting(SimpleNamespace(rounds=2, contributions=5))
         return SimpleNamespace(populations=[SimpleNamespace(population="films")], predecessor_image=OLD)
 
@@ -214,4 +214,4 @@ def test_rounds_that_are_waited_for_are_told_apart_from_the_result(
     assert json.loads(printed.out)["populations"] == ["films"]
     assert "waiting for 2 rounds with 5 contributions" in printed.err
     odp("enclave", "upgrade", "--services", tmp_path, "--json", "--void-rounds")
-    assert asked == [False, True], "rounds end as void on the operator's word alone"
+    assert void_rounds == [False, True], "rounds end as void on the operator's word alone"
