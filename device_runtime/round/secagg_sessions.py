@@ -23,7 +23,15 @@ from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.secagg import Seat, Session, announced
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
-from odp.errors import Busy, EnrolmentError, OdpError, PrivacyError, ServiceUnavailable
+from odp.errors import (
+    AttestationError,
+    Busy,
+    EnrolmentError,
+    OdpError,
+    PrivacyError,
+    ServiceUnavailable,
+    TransparencyError,
+)
 from odp.privacy.mechanisms.discrete_gaussian import NoiseSource, OperatingSystemNoise
 from odp.v1 import secagg_service_pb2 as wire
 
@@ -38,6 +46,9 @@ _STEPPING_THREADS = 8
 # What keeps a device out of a session; all else passes, such as a host that starts again, and the session may gather
 # until the device is there.
 _REFUSALS = (PrivacyError, EnrolmentError)
+# What passes while others gather, such as a clock that leapt: waiting for them, a host would leave the device out.
+_OUTAGES = (ServiceUnavailable, AttestationError, TransparencyError)
+_PAUSE_SECONDS = 5.0
 
 End = Callable[[int, "Outcome | OdpError | Exception | None", Traffic], None]
 
@@ -51,6 +62,8 @@ class _Place:
     traffic: Traffic = dataclasses.field(default_factory=Traffic)
     request: wire.StepRequest | None = None
     away_since: float | None = None
+    #: What kept it from sitting down.
+    outage: OdpError | None = None
 
 
 class Sessions:
@@ -146,12 +159,14 @@ class _Table:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._seated: dict[int, _Place] = {}
+        #: Those that an outage kept out, with the times at which they try again; they hold no session open.
+        self._outside: list[tuple[float, int, _Place]] = []
 
     def run(self, devices: Sequence[int]) -> None:
         """Returns once no device is seated any more."""
         self._seated = {device: _Place(device, self._owner.seat(self._session, device)) for device in devices}
         for place in list(self._seated.values()):
-            self._seating.submit(self._guarded, place, functools.partial(self._sit_down, place))
+            self._seat(place)
         end = self._clock() + _LONGEST_SECONDS
         stopped_at: float | None = None
         while self._count():
@@ -168,6 +183,36 @@ class _Table:
             if event is not None:
                 self._stepping.submit(event)
             self._ask_due()
+            if stopped_at is None:
+                self._seat_due()
+        for _, _, place in self._outside:
+            self._owner.may_try_again(self._session.work, place.device)
+            self._ended(place.device, place.outage, place.traffic)
+
+    def _seat(self, place: _Place) -> None:
+        self._seating.submit(self._guarded, place, functools.partial(self._sit_down, place))
+
+    def _seat_due(self) -> None:
+        with self._lock:
+            due = []
+            while self._seated and self._outside and self._outside[0][0] <= self._clock():
+                due.append(heapq.heappop(self._outside)[2])
+            self._seated.update((place.device, place) for place in due)
+        for place in due:
+            self._seat(place)
+
+    def _keep_outside(self, place: _Place, outage: OdpError) -> None:
+        """Has a device that sent nothing sit down again after a pause, as long as others are seated."""
+        place.outage = outage
+        with self._lock:
+            if self._seated.pop(place.device, None) is None:
+                return
+            heapq.heappush(self._outside, (self._clock() + _PAUSE_SECONDS, next(self._numbers), place))
+        self._events.put(None)
+
+    def _gathers(self, traffic: Traffic) -> bool:
+        session = announced(self._owner.participant, self._session.work, traffic)
+        return session is not None and session.configuration.attempt == self._session.configuration.attempt
 
     def _count(self) -> int:
         with self._lock:
@@ -219,8 +264,15 @@ class _Table:
             call.add_done_callback(lambda done: None)
 
     def _sit_down(self, place: _Place) -> None:
-        with self._owner.participant.door.active:
-            place.request = place.seat.sit_down(place.traffic)
+        try:
+            # A contribution takes its fixed time, in which others may gather for the next attempt.
+            if place.outage is not None and not self._gathers(place.traffic):
+                raise place.outage
+            with self._owner.participant.door.active:
+                place.request = place.seat.sit_down(place.traffic)
+        except _OUTAGES as outage:
+            self._keep_outside(place, outage)
+            return
         if place.request is None:
             self._finish(place, Outcome.SETTLED)
         else:

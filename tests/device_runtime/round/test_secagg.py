@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 from concurrent import futures
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,7 @@ from odp.errors import (
     ServiceUnavailable,
     StaleModel,
     StateError,
+    TransparencyError,
 )
 from odp.privacy.mechanisms import OperatingSystemNoise
 from odp.protocol.wire.model import Slices
@@ -456,6 +458,110 @@ def test_r386_a_device_whose_host_was_away_for_long_joins_the_same_attempt_again
     last = "reveal"
     assert [run(), run()] == [True, False]
     assert [type(result) for result in ended] == [ServiceUnavailable] * 3
+
+
+def test_r386_a_device_that_an_outage_kept_out_joins_while_the_others_of_its_host_gather(table: Table) -> None:
+    """They may be too few without it: then the session gathers for as long as the round is open."""
+    outage = TransparencyError("stale", "the clock leapt")
+    tokens: list[bytes | OdpError] = [b"", outage, outage, b""]
+    adverts: set[bytes] = set()
+
+    def session_token(*_: Any) -> bytes:
+        token = tokens.pop(0)
+        if isinstance(token, OdpError):
+            raise token
+        return token
+
+    def start_step(_: str, request: wire.StepRequest) -> futures.Future[Any]:
+        done: futures.Future[Any] = futures.Future()
+        done.set_result(request)
+        return done
+
+    def step_answer(_: str, request: wire.StepRequest, *__: Any) -> wire.StepResponse:
+        if request.WhichOneof("message") == "advert":
+            adverts.add(request.client.SerializeToString())
+        if len(adverts) < 2:
+            return wire.StepResponse(wait=wire.SecAggWait(milliseconds=20))
+        return wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
+
+    table.participant.services.start_step, table.participant.services.step_answer = start_step, step_answer
+    table.participant.tokens, table.participant.random_bytes = SimpleNamespace(session_token=session_token), os.urandom
+    sessions = Sessions(
+        table.participant, lambda number: Store.open(table.paths[number]), population="films",
+        clock=lambda: 20.0 * time.monotonic(),
+    )  # fmt: skip
+    ended: list[tuple[int, object]] = []
+    with futures.ThreadPoolExecutor(1) as pool:
+        assert sessions.run(
+            table.work, [0, 1], pool=pool, stop=threading.Event(),
+            ended=lambda number, result, traffic: ended.append((number, result)),
+        )  # fmt: skip
+    assert len(adverts) == 2
+    assert tokens == []
+    assert sorted(number for number, _ in ended) == [0, 1]
+    assert not any(isinstance(result, Exception) for _, result in ended)
+
+
+def test_an_outage_of_all_devices_ends_their_session(table: Table) -> None:
+    outage = TransparencyError("stale", "the clock leapt")
+
+    def session_token(*_: Any) -> bytes:
+        raise outage
+
+    table.participant.tokens, table.participant.random_bytes = SimpleNamespace(session_token=session_token), os.urandom
+    sessions = Sessions(table.participant, lambda number: Store.open(table.paths[number]), population="films")
+    ended: list[tuple[int, object]] = []
+
+    def run() -> bool:
+        with futures.ThreadPoolExecutor(1) as pool:
+            return sessions.run(
+                table.work, [0, 1], pool=pool, stop=threading.Event(),
+                ended=lambda number, result, traffic: ended.append((number, result)),
+            )  # fmt: skip
+
+    assert [run(), run()] == [True, True], "they may join the same attempt again"
+    assert sorted(ended, key=lambda end: end[0]) == [(0, outage), (0, outage), (1, outage), (1, outage)]
+
+
+def test_a_device_that_an_outage_kept_out_sits_down_in_no_session_that_gathers_no_more(table: Table) -> None:
+    """The next attempt gathers for a short time, which a contribution for the last one would waste."""
+    outage = TransparencyError("stale", "the clock leapt")
+    tokens: list[bytes | OdpError] = [b"", outage]
+    first = table.participant.services.join_session()
+    announcements = [first, wire.JoinResponse(wait=wire.SecAggWait(milliseconds=20))]
+    polls = itertools.count()
+
+    def session_token(*_: Any) -> bytes:
+        token = tokens.pop(0)
+        if isinstance(token, OdpError):
+            raise token
+        return token
+
+    def start_step(_: str, request: wire.StepRequest) -> futures.Future[Any]:
+        done: futures.Future[Any] = futures.Future()
+        done.set_result(request)
+        return done
+
+    def step_answer(*_: Any) -> wire.StepResponse:
+        if not announcements or next(polls) > 1000:
+            return wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
+        return wire.StepResponse(wait=wire.SecAggWait(milliseconds=20))
+
+    table.participant.services.start_step, table.participant.services.step_answer = start_step, step_answer
+    table.participant.services.join_session = lambda *_: announcements.pop(0)
+    table.participant.tokens, table.participant.random_bytes = SimpleNamespace(session_token=session_token), os.urandom
+    sessions = Sessions(
+        table.participant, lambda number: Store.open(table.paths[number]), population="films",
+        clock=lambda: 20.0 * time.monotonic(),
+    )  # fmt: skip
+    ended: list[object] = []
+    with futures.ThreadPoolExecutor(1) as pool:
+        assert sessions.run(
+            table.work, [0, 1], pool=pool, stop=threading.Event(),
+            ended=lambda number, result, traffic: ended.append(result),
+        )  # fmt: skip
+    assert [announcements, tokens] == [[], []]
+    assert ended[1:] == [outage]
 
 
 def test_a_round_that_has_no_further_session_is_not_joined(table: Table) -> None:
