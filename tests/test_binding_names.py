@@ -7,6 +7,7 @@ and of stored rows. Folders of ``MOST`` are not renamed yet, and may only lose s
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,7 @@ def riddles(tree: ast.AST) -> Iterator[str]:
             yield name
 
 
+@functools.cache
 def by_module() -> dict[str, list[str]]:
     names = {path.relative_to(ROOT).as_posix(): sorted(riddles(ast.parse(path.read_text()))) for path in modules()}
     return {module: listed for module, listed in names.items() if listed}

@@ -7,7 +7,7 @@ made nowhere in its module. Errors inherit as their callers catch them. A packag
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,25 +67,25 @@ class Kind(NamedTuple):
 def classes(sources: Mapping[str, str]) -> Iterator[tuple[Kind, Kind]]:
     """(class, base) for every class whose base is concrete and of its package; ``sources`` by module name."""
     trees = {name: ast.parse(text) for name, text in sources.items()}
-    kinds = {
-        (name, node.name): Kind(name, node)
-        for name, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    }
-    imported = {
-        (name, alias.asname or alias.name): (node.module or "", alias.name)
-        for name, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    kinds: dict[tuple[str, str], Kind] = {}
+    imported: dict[tuple[str, str], tuple[str, str]] = {}
+    made: dict[str, set[str]] = {name: set() for name in trees}
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.ClassDef():
+                    kinds[name, node.name] = Kind(name, node)
+                case ast.ImportFrom():
+                    for alias in node.names:
+                        imported[name, alias.asname or alias.name] = (node.module or "", alias.name)
+                case ast.Call(func=ast.Name(id=called)):
+                    made[name].add(called)
     for kind in kinds.values():
         for base in kind.node.bases:
             above = _resolved(kind.module, base, kinds, imported)
             if above is None or above.package != kind.package or _is_error(above, kinds, imported):
                 continue
-            if _is_concrete(above, trees[above.module]):
+            if _is_concrete(above, made[above.module]):
                 yield kind, above
 
 
@@ -105,15 +105,14 @@ def _resolved(
     return kinds.get(key) or kinds.get(imported.get(key, ("", "")))
 
 
-def _is_concrete(kind: Kind, tree: ast.Module) -> bool:
+def _is_concrete(kind: Kind, made: Set[str]) -> bool:
+    """``made`` are the names that its module calls, and so the classes that it makes."""
     node = kind.node
     bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
     decorators = (ast.unparse(one) for member in node.body for one in getattr(member, "decorator_list", ()))
     if bases & {"ABC", "Protocol"} or any("abstractmethod" in one for one in decorators):
         return False
-    calls = (call.func for call in ast.walk(tree) if isinstance(call, ast.Call))
-    is_made = any(isinstance(called, ast.Name) and called.id == node.name for called in calls)
-    return is_made or not node.name.startswith("_")
+    return node.name in made or not node.name.startswith("_")
 
 
 def _is_error(
