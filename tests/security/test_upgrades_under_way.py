@@ -44,7 +44,7 @@ def platforms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedPlat
 
 
 @pytest.fixture
-def make(platforms: Iterator[EmulatedPlatform]) -> Make:
+def make(platforms: Iterator[EmulatedPlatform], coarse_composition: None) -> Make:
     """Makes a world in the middle of a round: ``round`` is open with four contributions, and its upgrade endorsed."""
 
     def under_way(kind: str, *, fill: bool = True) -> tuple[Any, Endorsers, int]:
