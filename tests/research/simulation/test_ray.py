@@ -20,6 +20,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 # All nodes on loopback, and nothing told to anybody; read when Ray is imported.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+#: A node that does not answer is dead after 5 seconds, and one that is only slow after 25.
+NOTICED_SOON = {
+    "health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_timeout_ms": 5000,
+    "health_check_failure_threshold": 5,
+}  # fmt: skip
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'odp-platform[ray]'")
 
 
@@ -29,7 +34,7 @@ def cluster():
 
     made = Cluster(
         initialize_head=True,
-        head_node_args={"num_cpus": 1, "include_dashboard": False},
+        head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": NOTICED_SOON},
     )
     try:
         yield made
@@ -75,7 +80,7 @@ def require_equal(ours, theirs):
         np.testing.assert_array_equal(mine.rows, other.rows)
 
 
-@pytest.mark.proof  # the next test compares 12 parts
+@pytest.mark.proof  # the next test compares 6 parts
 @pytest.mark.parametrize("parts", [1, 7])
 def test_any_number_of_parts_gives_the_same_model_and_tells_what_workers_use(cluster, ratings, parts):
     alone = odp.simulate(task(), ratings)
@@ -91,7 +96,7 @@ def test_any_number_of_parts_gives_the_same_model_and_tells_what_workers_use(clu
 def test_a_node_that_is_killed_in_the_middle_changes_nothing(cluster, ratings):
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     cluster.wait_for_nodes()
-    alone = odp.simulate(task(training=odp.DPAM(steps=2)), ratings)
+    alone = odp.simulate(task(training=odp.DPAM(steps=1)), ratings)
     killed = threading.Event()
 
     def kill(worker):
@@ -99,8 +104,8 @@ def test_a_node_that_is_killed_in_the_middle_changes_nothing(cluster, ratings):
             killed.set()
             cluster.remove_node(nodes[0], allow_graceful=False)
 
-    with RayEngine(cluster.address, parts=12, on_worker=kill) as engine:
-        found = odp.simulate(task(training=odp.DPAM(steps=2)), ratings, engine=engine)
+    with RayEngine(cluster.address, parts=6, on_worker=kill) as engine:
+        found = odp.simulate(task(training=odp.DPAM(steps=1)), ratings, engine=engine)
     assert killed.is_set()
     require_equal(found, alone)
     cluster.remove_node(nodes[1])
