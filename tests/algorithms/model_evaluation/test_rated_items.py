@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from algorithms.model_evaluation.worlds import slices_of, terms_of
@@ -32,7 +34,9 @@ def _trained(*, rank: int = RANK, steps: int = 1, users: int = USERS) -> object:
     return odp.simulate(task, RATINGS, noise=False).model
 
 
-GOOD = _trained()
+@functools.cache
+def _good() -> object:
+    return _trained()
 
 
 def _evaluation(**changes: object) -> odp.Evaluation:
@@ -40,7 +44,7 @@ def _evaluation(**changes: object) -> odp.Evaluation:
         "name": "versions",
         "model": MODEL,
         "data": odp.RatingsData(),
-        "of": GOOD,
+        "of": _good(),
         "privacy": odp.UserLevelDP(epsilon=4.0, delta=1e-6),
         "cohort": odp.Cohort(minimum=20, goal=USERS),
     }
@@ -50,7 +54,7 @@ def _evaluation(**changes: object) -> odp.Evaluation:
 def _squared_errors(user: int) -> np.ndarray:
     """A loop over ratings, with a system per rating, from the published table alone."""
     items, values = RATINGS.user(user)
-    table, ridges = GOOD.keyed.rows.astype(np.float64), GOOD.dense["globals"][0].astype(np.float64)
+    table, ridges = _good().keyed.rows.astype(np.float64), _good().dense["globals"][0].astype(np.float64)
     fold = keyed_hash(key_of("folds of ratings"), items.astype(np.int64)) >> np.uint64(63)
     errors = []
     for item, value, own in zip(items, values, fold, strict=True):
@@ -92,7 +96,7 @@ def test_a_device_contributes_what_the_simulation_sums() -> None:
 
 
 def test_a_half_of_the_users_tests_each_version_and_the_better_one_is_found() -> None:
-    bad = np.array(MODEL.parameters(GOOD))
+    bad = np.array(MODEL.parameters(_good()))
     bad[2:] = np.random.default_rng(1).permutation(bad[2:].reshape(ITEMS, -1)).ravel()  # rows of other items
     task = _evaluation(against=bad)
     found = odp.simulate(task, RATINGS, noise=False).results
@@ -152,11 +156,11 @@ def test_rated_items_are_never_trained() -> None:
 @pytest.mark.parametrize("places", [[[0, 1]], [0.0, float("nan")], [0.5], [-2], [ITEMS], [None]])
 def test_places_that_are_none_are_refused(places: list[object]) -> None:
     with pytest.raises(ConfigurationError, match=f"places of whole numbers from -1 to {ITEMS - 1}"):
-        MODEL.parameters(GOOD, places)
+        MODEL.parameters(_good(), places)
 
 
 def test_an_item_that_a_release_does_not_have_is_predicted_by_the_persons_mean() -> None:
     """Of new items alone, rated 5 each: nearly 5, as by a training that knows the items and has no ratings of them."""
-    vector = MODEL.parameters(GOOD, np.full(ITEMS, -1))
+    vector = MODEL.parameters(_good(), np.full(ITEMS, -1))
     items, values = np.arange(ITEMS, dtype=np.float32)[:, None], np.full(ITEMS, 5.0, dtype=np.float32)
     assert MODEL.tested(vector, items, values, ranked=False).losses.mean() < 0.5
