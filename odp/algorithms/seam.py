@@ -254,7 +254,11 @@ class Client(Protocol):
     """
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
-        """Returns if the model's dense tables can be trained on, whatever a device holds. Raises ConfigurationError."""
+        """Returns if the model's dense tables can be trained on, whatever a device holds. Raises ConfigurationError.
+
+        A client that uses no numbers beside its rows accepts all.
+        """
+        return
 
     def empty(self, round: int) -> bytes:
         """The payload of a device without data: of the declared length, accepted, and zero in every sum.
@@ -265,8 +269,9 @@ class Client(Protocol):
     def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
         """The distinct rows that the device wants in ``round``: ascending, at most slices_per_device of them.
 
-        Not asked where the model has no keyed table.
+        None unless a client says otherwise. Not asked where the model has no keyed table.
         """
+        return np.zeros(0, dtype=np.int64)
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload of the declared length, new local parameters); the latter never leave the device."""
@@ -393,8 +398,12 @@ class Algorithm(abc.ABC):
         return cast("Message", getattr(self.definition, str(self.definition.WhichOneof("training"))))
 
     @abc.abstractmethod
+    def terms(self) -> object:
+        """The definition, read and checked. Raises ConfigurationError as ``check``."""
+
     def check(self) -> None:
         """Raises ConfigurationError naming the first number of the definition that is missing or out of range."""
+        self.terms()
 
     def check_for_devices(self) -> None:
         """``check``, and the limits of tasks that are sent to devices."""

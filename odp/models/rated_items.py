@@ -23,7 +23,7 @@ alone, and of which items the person has: device and simulator draw the same one
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,11 @@ from odp import _validate
 from odp.crypto.keyed_hash import key_of, keyed_hash, round_hashes
 from odp.errors import ConfigurationError
 from odp.models.left_out import Tested
+from odp.models.trained import TestedModel
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 
 if TYPE_CHECKING:
     from odp.models.examples import ExamplesTerms
-    from odp.models.local_training import LocalTraining
     from odp.protocol.catalogues.catalogue import Catalogue
     from odp.protocol.wire.model import ModelVersion
     from odp.v1 import common_pb2, model_evaluation_pb2
@@ -53,7 +53,7 @@ _PARAMETER_SECONDS, _RATING_SECONDS, _SQUARE_SECONDS, _CUBE_SECONDS = 5e-9, 5e-7
 
 @_validate.strict_keywords
 @dataclass(frozen=True)
-class RatedItems:
+class RatedItems(TestedModel):
     """A model of ratings that ``odp.Evaluation`` tests on devices; it is never trained.
 
     Attributes:
@@ -179,20 +179,9 @@ class RatedItems:
         return ()
 
     @property
-    def ranked_items(self) -> int:
-        """None."""
-        return 0
-
-    @property
     def tested_alone(self) -> bool:
         """Yes: a person's parameters are solved from all of their ratings."""
         return True
-
-    def check_testing(self) -> None:
-        """Accepts all."""
-
-    def check_training(self, training: LocalTraining) -> None:
-        """Accepts all: nothing is trained."""
 
     def reading(self, examples: ExamplesTerms) -> NoReturn:
         """Raises ConfigurationError: it reads ratings."""
@@ -206,10 +195,6 @@ class RatedItems:
     def testing_seconds(self, *, ranked: bool) -> float:
         """Of a rating in the system of its person."""
         return _RATING_SECONDS + _SQUARE_SECONDS * (1 + self.rank) ** 2
-
-    def on_device(self, trainer: Any, training: LocalTraining) -> RatedItems:
-        """This model: it has no program."""
-        return self
 
     def takes(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of values [n], the finite ones, bool [n]."""
@@ -239,12 +224,6 @@ class RatedItems:
             predicted = np.clip(self._centre + table[tests, 0] + added, self.low, self.high)
             off[tests] = predicted - values[tests]
         return Tested(off**2)
-
-    def tested_here(
-        self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
-    ) -> Tested:
-        """``tested``: there is no program."""
-        return self.tested(vector, features, targets, ranked=ranked)
 
     def _solved(self, vector: Float32Array, table: Float64Array, residual: Float64Array) -> Float64Array:
         """A person's bias and row, float64 [1 + rank], by weighted ridge regression as in the training."""

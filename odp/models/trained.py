@@ -28,6 +28,8 @@ class TestedModel(Protocol):
 
     Examples are rows of numbers, float32 [n, width]: the features of the task side by side, clamped and scaled, or the
     numbers of categories and tokens (``ExamplesTerms.matrix``). Targets are float32 [n]; classes are whole numbers.
+
+    What has a body here is of a model without a program that ranks no items.
     """
 
     @property
@@ -47,6 +49,7 @@ class TestedModel(Protocol):
 
     def check_training(self, training: LocalTraining) -> None:
         """Raises ConfigurationError where devices cannot train the model so."""
+        return
 
     def takes(self, targets: Float32Array) -> npt.NDArray[np.bool_]:
         """Of targets [n], those that the model knows: its classes, or numbers of its law; bool [n]."""
@@ -57,13 +60,16 @@ class TestedModel(Protocol):
     @property
     def ranked_items(self) -> int:
         """Items that the model ranks for a person, whose number is the last feature of an example; 0 for none."""
+        return 0
 
     @property
     def tested_alone(self) -> bool:
         """Whether the last bits of a result may depend on the examples beside it: then users are tested one by one."""
+        return False
 
     def check_testing(self) -> None:
         """Raises ConfigurationError where the model says nothing of an example that a metric could be made of."""
+        return
 
     @property
     def start_seconds(self) -> float:
@@ -82,6 +88,7 @@ class TestedModel(Protocol):
         self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
     ) -> Tested:
         """``tested`` in a simulation, as ``differences``."""
+        return self.tested(vector, features, targets, ranked=ranked)
 
     def on_device(self, trainer: Any, training: LocalTraining) -> TestedModel:
         """The model as a device runs it.
@@ -91,6 +98,7 @@ class TestedModel(Protocol):
         Raises:
           ConfigurationError: the device cannot run it, whatever it holds.
         """
+        return self
 
 
 class TrainedModel(TestedModel, Protocol):
@@ -109,6 +117,7 @@ class TrainedModel(TestedModel, Protocol):
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what ``measures`` gives besides the loss."""
+        return ()
 
     def on_device(self, trainer: Any, training: LocalTraining) -> TrainedModel:
         """The model as a device trains it.
@@ -118,12 +127,14 @@ class TrainedModel(TestedModel, Protocol):
         Raises:
           ConfigurationError: the device cannot train it, whatever it holds.
         """
+        return self
 
     def trained_by(self, engine: Any) -> TrainedModel:
         """The model as a simulation trains it, whose program, if it has one, is trained by ``engine``.
 
         ``engine`` is an ``odp.models.litert.trainer.Engine``.
         """
+        return self
 
     def public_matrix_from(self, data: bytes) -> Float32Array | None:
         """The public matrix float32 [rows, columns] that the definition names by its hash, from its bytes, or None.

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from odp._system.closing import Closing
 from odp.algorithms.capabilities import Diagnosed
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for, counting_for
@@ -172,7 +173,7 @@ class TaskHandle:
         self.connection.resume(self.task_sha256)
 
 
-class Connection:
+class Connection(Closing):
     """One developer's view of one server. Every call has a deadline and raises a one-line ServiceError."""
 
     def __init__(self, *, address: str, ca: bytes, token: str, reference_values: Path | None = None) -> None:
@@ -424,12 +425,6 @@ class Connection:
     def close(self) -> None:
         """Closes the channel."""
         self._channel.close()
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _submission(definition: common_pb2.TaskDefinition, features: bytes) -> Iterator[server_pb2.SubmitTaskRequest]:

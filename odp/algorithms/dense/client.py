@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from odp.algorithms.dense.grid import encode, quantise
 from odp.algorithms.dense.records import Records, VectorTerms, check_round
-from odp.algorithms.seam import LocalData, LocalRows
-from odp.numerics.arrays import Float32Array, Int64Array
+from odp.algorithms.seam import Client, LocalData, LocalRows
 from odp.protocol.wire.model import Slices
 
 
-class VectorClient:
+class VectorClient(Client):
     """``odp.algorithms.seam.Client`` of one task; it needs no slices and keeps no local parameters."""
 
     def __init__(self, terms: VectorTerms) -> None:
         self._terms = terms
 
-    def check_model(self, dense: Mapping[str, Float32Array]) -> None:
-        """Returns: a device uses no model."""
-
     def empty(self, round: int) -> bytes:
         """Zeros."""
         check_round(round)
         return bytes(self._terms.grid.payload_bytes)
-
-    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
-        """None: int64 [0]."""
-        return np.zeros(0, dtype=np.int64)
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, nothing). A device without records contributes zeros, as if it were absent."""

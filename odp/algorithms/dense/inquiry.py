@@ -52,9 +52,6 @@ class DenseInquiry(Inquiry):
         """The released numbers, which the server publishes."""
         return (ModelTable(self.release, self.terms().grid.size, 1, False),)
 
-    def check(self) -> None:
-        self.terms()
-
     def server(self, *, item_features: Float32Array | None = None) -> Server:
         from odp.algorithms.dense.server import VectorServer
 

@@ -38,29 +38,29 @@ class TaskAlgorithm(LocalReporter):
     """
 
     @functools.cached_property
+    def _terms(self) -> Terms:
+        return Terms.of(self.definition)
+
     def terms(self) -> Terms:
         """The definition, read and checked."""
-        return Terms.of(self.definition)
+        return self._terms
 
     @property
     def local_data(self) -> tuple[LocalTable, ...]:
-        return (self.terms.features.local_table(most_rows=self.terms.most_examples),)
+        return (self._terms.features.local_table(most_rows=self._terms.most_examples),)
 
     @property
     def computing_cost(self) -> ComputingCost:
-        terms = self.terms
+        terms = self._terms
         row = _INPUT_SECONDS * terms.inputs + _PRODUCT_SECONDS * terms.weights
         return reading_cost(self.local_data, most_examples=terms.most_examples, row_seconds=row).plus(
             Product(_NOISE_SECONDS * terms.weights),
             memory=(Product(_INPUT_BYTES * terms.inputs, "most_examples"), Product(VECTOR_BYTES * terms.weights)),
         )
 
-    def check(self) -> None:
-        _ = self.terms
-
     @property
     def local_charge(self) -> LocalCharge:
-        terms = self.terms
+        terms = self._terms
         return LocalCharge(
             parts=(("model", terms.model_epsilon),), most=terms.most_reports,
             dimension=terms.weights if 2 <= terms.weights <= LARGEST_DIMENSION else 0,
@@ -68,48 +68,48 @@ class TaskAlgorithm(LocalReporter):
 
     @property
     def report_bytes(self) -> int:
-        return self.terms.report_bytes
+        return self._terms.report_bytes
 
     @property
     def row_bytes(self) -> int:
-        return self.terms.report_bytes
+        return self._terms.report_bytes
 
     @property
     def seconds_between(self) -> int:
-        return self.terms.seconds_between
+        return self._terms.seconds_between
 
     @property
     def most_updates(self) -> int:
-        return self.terms.most_updates
+        return self._terms.most_updates
 
     def report(self, drawn_row: bytes, data: LocalData, *, source: RandomSource) -> bytes:
         from odp.algorithms.draw_and_discard.client import report
 
-        return report(self.terms, drawn_row, data[self.local_data[0].name], source=source)
+        return report(self._terms, drawn_row, data[self.local_data[0].name], source=source)
 
     def first_rows(self) -> list[bytes]:
         from odp.algorithms.draw_and_discard.server import first_instances
 
-        return [self.terms.encode(instance) for instance in first_instances(self.terms)]
+        return [self._terms.encode(instance) for instance in first_instances(self._terms)]
 
     def judge(self, rows: Sequence[bytes]) -> Judge:
         from odp.algorithms.draw_and_discard.server import InstanceJudge
 
-        return InstanceJudge(self.terms, rows)
+        return InstanceJudge(self._terms, rows)
 
     def summary(self, rows: Sequence[bytes], reports: bytes) -> bytes:
         """The weights to predict with, and how much the instances differ: float64 [weights + 1]."""
         from odp.algorithms.draw_and_discard.server import deviation, model
 
-        weights_and_deviation = np.append(model(self.terms, rows), deviation(self.terms, rows))
+        weights_and_deviation = np.append(model(self._terms, rows), deviation(self._terms, rows))
         return weights_and_deviation.astype(_WEIGHT).tobytes()
 
     def answers_of_summary(self, summary: bytes, *, reports: int) -> LocalModel:
         from odp.algorithms.draw_and_discard.model import LocalModel
 
-        if len(summary) != _WEIGHT.itemsize * (self.terms.weights + 1):
-            raise ConfigurationError(f"Expected {self.terms.weights} weights, got {len(summary)} bytes")
+        if len(summary) != _WEIGHT.itemsize * (self._terms.weights + 1):
+            raise ConfigurationError(f"Expected {self._terms.weights} weights, got {len(summary)} bytes")
         weights_and_deviation = np.frombuffer(summary, dtype=_WEIGHT).astype(np.float64)
         if not np.isfinite(weights_and_deviation).all():
             raise ConfigurationError("Expected finite weights")
-        return LocalModel(self.terms, weights_and_deviation[:-1], reports, float(weights_and_deviation[-1]))
+        return LocalModel(self._terms, weights_and_deviation[:-1], reports, float(weights_and_deviation[-1]))

@@ -43,9 +43,6 @@ class Factorization(Recommender):
     def local_data(self) -> tuple[LocalTable, ...]:
         return (own_table(self.definition, items=self.definition.model.items),)
 
-    def check(self) -> None:
-        self.terms()
-
     def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
         return [self.query(round).releases for round in range(self.terms().rounds)]
 

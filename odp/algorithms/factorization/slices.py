@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.factorization.terms import CommonTerms
-from odp.algorithms.seam import EVENTS, LocalData, LocalRows, LocalTable, most_rows
+from odp.algorithms.seam import EVENTS, Client, LocalData, LocalRows, LocalTable, most_rows
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
 from odp.models.events_query import AGGREGATES, EventsTerms
@@ -43,7 +43,7 @@ def within(rows: Float32Array, low: npt.NDArray[np.float64], high: npt.NDArray[n
 ROWS = "rows"
 
 
-class OwnItems:
+class OwnItems(Client):
     """The part of a device's client that deals with its own items.
 
     Args:

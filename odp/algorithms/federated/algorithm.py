@@ -66,9 +66,6 @@ class TaskAlgorithm(Diagnosed):
             caps=terms.local.caps,
         )
 
-    def check(self) -> None:
-        self.terms()
-
     def check_for_devices(self) -> None:
         self.check()
         require_sizes(self.query(0), self.definition)

@@ -10,16 +10,16 @@ import numpy as np
 
 from odp.algorithms.federated.reading import ROWS, usable_rows
 from odp.algorithms.federated.terms import PARAMETERS, Terms
-from odp.algorithms.seam import LocalData
+from odp.algorithms.seam import LocalData, ProgramClient
 from odp.errors import ConfigurationError
-from odp.numerics.arrays import Float32Array, Int64Array
+from odp.numerics.arrays import Float32Array
 from odp.protocol.wire.model import Slices
 
 if TYPE_CHECKING:
     from odp.models.litert.trainer import ProgramTrainer
 
 
-class FederatedClient:
+class FederatedClient(ProgramClient):
     """``odp.algorithms.seam.ProgramClient`` of one task; it keeps no local parameters."""
 
     def __init__(self, terms: Terms) -> None:
@@ -43,10 +43,6 @@ class FederatedClient:
         """Zeros."""
         upload = self._terms.upload(round)
         return upload.payload(np.zeros(upload.size))
-
-    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
-        """None: int64 [0]."""
-        return np.zeros(0, dtype=np.int64)
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, nothing). A device without examples contributes zeros, and so does one whose training diverges.

@@ -84,9 +84,6 @@ class TaskAlgorithm(Diagnosed):
             Product(prefixes + SEALED_SECONDS * terms.grid.size), memory=(Product(VECTOR_BYTES * terms.grid.size),)
         )
 
-    def check(self) -> None:
-        self.terms()
-
     def server(self, *, item_features: Float32Array | None = None) -> Server:
         from odp.algorithms.heavy_hitters.server import WordsServer
 

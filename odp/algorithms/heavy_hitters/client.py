@@ -8,13 +8,13 @@ import numpy as np
 
 from odp.algorithms.dense.grid import Entries, encode, quantise
 from odp.algorithms.heavy_hitters.terms import PREFIXES, ROWS, TEXT, Terms, chosen
-from odp.algorithms.seam import LocalData
+from odp.algorithms.seam import Client, LocalData
 from odp.errors import ConfigurationError
-from odp.numerics.arrays import Float32Array, Int64Array
+from odp.numerics.arrays import Float32Array
 from odp.protocol.wire.model import Slices
 
 
-class WordsClient:
+class WordsClient(Client):
     """``odp.algorithms.seam.Client`` of one task; it keeps no local parameters."""
 
     def __init__(self, terms: Terms) -> None:
@@ -30,10 +30,6 @@ class WordsClient:
         """Zeros."""
         self._terms.check_round(round)
         return bytes(self._terms.grid.payload_bytes)
-
-    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
-        """None: int64 [0]."""
-        return np.zeros(0, dtype=np.int64)
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, nothing). A device whose word has no cell in this round contributes zeros.

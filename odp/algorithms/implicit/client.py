@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
@@ -11,7 +9,7 @@ from odp.algorithms.implicit import codec, userside
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
 from odp.algorithms.seam import LocalData
 from odp.models.reasons import Reasons
-from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.numerics.arrays import Float64Array, Int64Array
 from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
 
@@ -29,9 +27,6 @@ class ImplicitClient(OwnItems):
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = Terms.of(definition)
         super().__init__(self._terms)
-
-    def check_model(self, dense: Mapping[str, Float32Array]) -> None:
-        """Returns: a model has no numbers beside its rows, and those are brought within bounds."""
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""

@@ -42,9 +42,6 @@ class TaskAlgorithm(LocalReports):
     def computing_cost(self) -> ComputingCost:
         return reading_cost(self.local_data, row_seconds=word_seconds(self.terms().words))
 
-    def check(self) -> None:
-        self.terms()
-
     @property
     def cells(self) -> int:
         return self.terms().cells

@@ -49,9 +49,6 @@ class TaskAlgorithm(LocalReports):
     def computing_cost(self) -> ComputingCost:
         return reading_cost(self.local_data, row_seconds=SORTED_SECONDS)
 
-    def check(self) -> None:
-        self.terms()
-
     @property
     def cells(self) -> int:
         return self.terms().cells

@@ -17,7 +17,7 @@ from odp.algorithms.dense.grid import NUMBER, quantise_rows
 from odp.algorithms.dense.records import ROUND, check_round
 from odp.algorithms.federated.reading import ROWS
 from odp.algorithms.model_evaluation.terms import Scalar, Terms
-from odp.algorithms.seam import LocalData
+from odp.algorithms.seam import LocalData, ProgramClient
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import ConfigurationError
 from odp.models.left_out import Tested
@@ -206,7 +206,7 @@ def _assembled(
     return vectors * terms.factor
 
 
-class EvaluationClient:
+class EvaluationClient(ProgramClient):
     """``odp.algorithms.seam.ProgramClient`` of one task; it keeps no local parameters."""
 
     def __init__(self, terms: Terms) -> None:
@@ -229,10 +229,6 @@ class EvaluationClient:
         """Zeros."""
         check_round(round)
         return bytes(self._terms.grid.payload_bytes)
-
-    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
-        """None: int64 [0]."""
-        return np.zeros(0, dtype=np.int64)
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, nothing). A device without examples to test on contributes zeros.

@@ -59,9 +59,6 @@ class TaskAlgorithm(RandomizedInquiry):
     def computing_cost(self) -> ComputingCost:
         return reading_cost(self.local_data, row_seconds=SORTED_SECONDS)
 
-    def check(self) -> None:
-        self.terms()
-
     def server(self, *, item_features: Float32Array | None = None) -> Server:
         from odp.algorithms.dense.server import VectorServer
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-
 from odp.algorithms.dense.records import check_round
 from odp.algorithms.local_seam import SourceWords
-from odp.algorithms.seam import LocalData
+from odp.algorithms.seam import Client, LocalData
 from odp.algorithms.shuffled_statistics.terms import Terms
-from odp.numerics.arrays import Float32Array, Int64Array
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.protocol.wire.model import Slices
 
 
-class ReportsClient:
+class ReportsClient(Client):
     """``odp.algorithms.seam.Client`` of one task; it needs no slices and keeps no local parameters.
 
     Every coin is of ``source``: a report must not follow from the device's seed, which is one for all rounds.
@@ -25,17 +20,10 @@ class ReportsClient:
         self._reports = terms.reports
         self._source = source or RandomSource()
 
-    def check_model(self, dense: Mapping[str, Float32Array]) -> None:
-        """Returns: a device uses no model."""
-
     def empty(self, round: int) -> bytes:
         """The randomised report of a device without data: nobody can tell it from others."""
         check_round(round)
         return self._reports.empty(SourceWords(self._source, 1))
-
-    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
-        """None: int64 [0]."""
-        return np.zeros(0, dtype=np.int64)
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(report, nothing)."""

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from odp.algorithms.dense.grid import Entries, encode, quantise
 from odp.algorithms.dense.records import check_round
-from odp.algorithms.seam import LocalData
+from odp.algorithms.seam import LocalData, ProgramClient
 from odp.algorithms.usable_count.terms import OfExamples, Terms
-from odp.numerics.arrays import Float32Array, Int64Array
 from odp.protocol.wire.model import Slices
 
 if TYPE_CHECKING:
     from odp.models.litert.trainer import ProgramTrainer
 
 
-class VotingClient:
+class VotingClient(ProgramClient):
     """``odp.algorithms.seam.ProgramClient`` of one task; it needs no slices and keeps no local parameters."""
 
     def __init__(self, terms: Terms) -> None:
@@ -34,17 +32,10 @@ class VotingClient:
             self._terms.reads.model.on_device(trainer, self._terms.reads.work)
         return self
 
-    def check_model(self, dense: Mapping[str, Float32Array]) -> None:
-        """Returns: a device uses no model."""
-
     def empty(self, round: int) -> bytes:
         """Zeros: a vote for no place."""
         check_round(round)
         return bytes(self._terms.grid.payload_bytes)
-
-    def keys(self, data: LocalData, *, round: int, seed: int) -> Int64Array:
-        """None: int64 [0]."""
-        return np.zeros(0, dtype=np.int64)
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """(payload, nothing). A device without rows votes, too: for the place that counts such devices."""

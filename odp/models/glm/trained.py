@@ -12,12 +12,12 @@ from odp.models.computing_cost import DRAW_SECONDS, Product
 from odp.models.features import Encoding
 from odp.models.glm.shape import Glm
 from odp.models.left_out import Tested
+from odp.models.trained import TrainedModel
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 
 if TYPE_CHECKING:
     from odp.datasets.examples import UsersExamples
     from odp.models.examples import ExamplesTerms
-    from odp.models.litert.trainer import Engine, ProgramTrainer
     from odp.models.local_training import LocalTraining
     from odp.v1 import federated_pb2
 
@@ -29,7 +29,7 @@ _STEP_SECONDS, _PASS_SECONDS, _PRODUCT_SECONDS, _ENCODED_SECONDS, _CLASS_SECONDS
 _PROXIMAL_PASSES = 3
 
 
-class TrainedGlm:
+class TrainedGlm(TrainedModel):
     """``odp.models.trained.TrainedModel`` of one shape.
 
     Where features are categories or text, an example has few numbers and the model reads many, nearly all zeros. So
@@ -74,11 +74,6 @@ class TrainedGlm:
         """What the model reads of usable examples [n, width]: float32 [n, features]."""
         return features if self._encoding is None else self._encoding(features)
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
     def check_training(self, training: LocalTraining) -> None:
         """Raises ConfigurationError for a reconstruction, or where a batch would take much memory to encode."""
         if training.reconstruction is not None:
@@ -110,14 +105,6 @@ class TrainedGlm:
     @property
     def _encoding_seconds(self) -> float:
         return 0.0 if self._encoding is None else _ENCODED_SECONDS * self.shape.features
-
-    def on_device(self, trainer: ProgramTrainer | None, training: LocalTraining) -> TrainedGlm:
-        """This model: it has no program."""
-        return self
-
-    def trained_by(self, engine: Engine) -> TrainedGlm:
-        """This model: it has no program."""
-        return self
 
     def public_matrix_from(self, data: bytes) -> None:
         """None. Raises ConfigurationError for ``data``."""
@@ -197,19 +184,6 @@ class TrainedGlm:
             return np.asarray(predictors[:, 0] > 0, dtype=np.float32)
         return np.asarray(predictors.argmax(axis=1), dtype=np.float32)
 
-    @property
-    def ranked_items(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def tested_alone(self) -> bool:
-        """No."""
-        return False
-
-    def check_testing(self) -> None:
-        """Accepts all."""
-
     def tested(self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool) -> Tested:
         """Losses and probabilities; ``ranked`` is False."""
         losses = self.losses(vector, features, targets)
@@ -217,12 +191,6 @@ class TrainedGlm:
             return Tested(losses)
         means = self.shape.means(self._predictors(vector, features)).astype(np.float64)
         return Tested(losses, np.column_stack((1 - means[:, 0], means[:, 0])) if means.shape[1] == 1 else means)
-
-    def tested_here(
-        self, vector: Float32Array, features: Float32Array, targets: Float32Array, *, ranked: bool
-    ) -> Tested:
-        """``tested``: there is no program."""
-        return self.tested(vector, features, targets, ranked=ranked)
 
     def _predictors(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         return np.concatenate(

@@ -23,6 +23,7 @@ from odp.models.left_out import Tested
 from odp.models.litert.program import LOGITS, Program, inputs_of, targets_of
 from odp.models.litert.trainer import MOST_MEMORY, Engine, Measured, ProgramTrainer, local_steps, memory_needed
 from odp.models.local_training import LocalTraining
+from odp.models.trained import TrainedModel
 from odp.numerics.arrays import Float32Array, Float64Array
 from odp.v1 import federated_pb2
 
@@ -82,7 +83,7 @@ def _reads(spec: TensorSpec, feature: Feature) -> bool:
     return spec.shape == tuple(feature.shape) or (not isinstance(feature, Tensor) and spec.size == feature.size == 1)
 
 
-class TrainedNetwork:
+class TrainedNetwork(TrainedModel):
     """``odp.models.trained.TrainedModel`` of one program.
 
     Args:
@@ -359,11 +360,6 @@ class TrainedNetwork:
         if predictions[0:1].size <= 1:
             return np.asarray(predictions.reshape(-1) > self.program.threshold, dtype=np.float32)
         return np.asarray(predictions.argmax(axis=-1), dtype=np.float32)
-
-    @property
-    def ranked_items(self) -> int:
-        """None."""
-        return 0
 
     @property
     def tested_alone(self) -> bool:

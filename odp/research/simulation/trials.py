@@ -14,16 +14,17 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from odp._system.closing import Closing
 from odp._system.posix import fcntl
 from odp.errors import StateError
 from odp.evaluation.trials import Outcome
 
 
-class FinishedTrials:
+class FinishedTrials(Closing):
     """The trials in ``path``, for one program at a time; a new file is made where there is none. A context manager.
 
     Args:
@@ -56,10 +57,7 @@ class FinishedTrials:
             self._file.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Lets others use the file."""
         self._file.close()
 

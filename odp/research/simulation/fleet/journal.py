@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
+from odp._system.closing import Closing
 from odp.errors import StateError
 
 FILE = "journal.jsonl"
@@ -38,7 +39,7 @@ class Counts:
     simulated_hours: float = 0.0
 
 
-class Journal:
+class Journal(Closing):
     """The journal of a folder; a context manager.
 
     Args:
@@ -109,14 +110,6 @@ class Journal:
     def close(self) -> None:
         """Closes the file. Idempotent."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _write(self, *line: Any) -> None:
         try:
