@@ -113,18 +113,6 @@ class BandedMatrix:
         """The root of ``squared_sensitivity``, rounded upwards."""
         return sensitivity.root_upwards(self.squared_sensitivity(allowed))
 
-    def noise_factors(self) -> Float64Array:
-        """Norm of each row of A C^-1, float64 [rounds]. Time O(rounds bands) for Toeplitz, else O(rounds^2 bands)."""
-        if self._toeplitz:
-            inverse = _series_inverse(self.diagonals[-1] * 2.0**-self.bits, self.rounds)
-            by_row: Float64Array = np.sqrt(np.cumsum(np.square(np.cumsum(inverse))))
-            return by_row
-        from scipy.linalg import solve_triangular
-
-        inverse = solve_triangular(self.matrix(), np.eye(self.rounds), lower=True)
-        norms: Float64Array = np.linalg.norm(np.cumsum(inverse, axis=0), axis=1)
-        return norms
-
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> BandedEncoder:
         return BandedEncoder(self, size, limit, state)
 
@@ -216,13 +204,3 @@ def _rounded(values: Float64Array, bits: int) -> Int64Array:
     if not np.isfinite(values).all():
         raise ConfigurationError("Expected finite entries of the encoder matrix")
     return np.trunc(np.ldexp(values, bits)).astype(np.int64)
-
-
-def _series_inverse(coefficients: Float64Array, count: int) -> Float64Array:
-    """First ``count`` coefficients of the power series 1 / c(x), float64 [count]."""
-    from scipy.signal import lfilter
-
-    impulse = np.zeros(count)
-    impulse[0] = 1.0
-    inverse: Float64Array = lfilter([1.0], coefficients, impulse)
-    return inverse

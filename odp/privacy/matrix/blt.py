@@ -105,12 +105,6 @@ class BufferedMatrix:
         _validate.integer(low=self.rounds, high=self.rounds, rounds=allowed.rounds)
         return toeplitz_sensitivity(self.coefficients(), allowed) * (1.0 + _MARGIN)
 
-    def noise_factors(self) -> Float64Array:
-        """Norm of each row of A C^-1, float64 [rounds]."""
-        inverse = inverse_coefficients(np.array(self.scales) / _UNIT, np.array(self.decays) / _UNIT, self.rounds)
-        by_row: Float64Array = np.sqrt(np.cumsum(np.square(np.cumsum(inverse))))
-        return by_row
-
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> BufferedEncoder:
         return BufferedEncoder(self, size, limit, state)
 

@@ -126,9 +126,6 @@ class EncoderMatrix(Protocol):
     def sensitivity(self, allowed: Participation) -> float:
         """The most that vectors of norm 1 of one user move C G, never too small."""
 
-    def noise_factors(self) -> Float64Array:
-        """Norm of each row of A C^-1, float64 [rounds]: error std of each prefix sum over the std of the noise."""
-
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> Encoder:
         """A new encoder for sums of ``size`` numbers within ``limit`` steps, or the one that wrote ``state``.
 

@@ -61,10 +61,6 @@ class TreeMatrix:
         """The root of ``squared_sensitivity``, rounded upwards."""
         return sensitivity.root_upwards(self.squared_sensitivity(allowed))
 
-    def noise_factors(self) -> Float64Array:
-        """Root of the number of ones in each t = 1 .. rounds, float64 [rounds]."""
-        return np.sqrt(np.array([end.bit_count() for end in range(1, self.rounds + 1)], dtype=np.float64))
-
     def encoder(self, size: int, *, limit: int, state: bytes | None = None) -> TreeEncoder:
         return TreeEncoder(self, size, limit, state)
 
