@@ -23,6 +23,10 @@ one, or a person would move more than one contribution. So a device reserves wha
     TRAINER   the one place of the trainer, as long: its developer states what it computes, so no worst case is trusted
     HERE      the next APART = worst case / SHARE_OF_TIME seconds of this machine's processor
 
+Devices of one host may work at several tasks. So each process and each training takes a processor of the machine, and
+all computations HERE together take one, or those of one task would slow those of another. They take it in the order in
+which they come, and hold it until their window is over.
+
 HERE, a computation of at most the worst case begins with nothing of an earlier one left: the n computations that began
 before it had n APART seconds, and needed at most n SHARE_OF_TIME APART. So it ends within its window, however the
 threads share one processor, where other work leaves SHARE_OF_TIME of it to them.
@@ -134,6 +138,54 @@ class Active:
             self.__enter__()
 
 
+class _Processors:
+    """A machine's processors, which computations take in the order in which they come; thread-safe.
+
+    Each computation elsewhere has one of its own. Those HERE have one together: the first takes it, and the last one
+    frees it. None joins them while a computation that came earlier waits, which would wait for ever otherwise.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._free, self._here = number, 0
+        self._waiting: deque[object] = deque()
+        self._changed = threading.Condition()
+
+    def take(self, place: Place, is_over: Callable[[], bool]) -> bool:
+        """Whether a processor became free before ``is_over``, which is asked now and then."""
+        turn = object()
+        with self._changed:
+            self._waiting.append(turn)
+            try:
+                while not self._changed.wait_for(lambda: self._waiting[0] is turn and self._fits(place), _LOOK_SECONDS):
+                    if is_over():
+                        return False
+                self._free -= self._needs(place)
+                self._here += place is Place.HERE
+                return True
+            finally:
+                self._waiting.remove(turn)
+                self._changed.notify_all()
+
+    def give_back(self, place: Place) -> None:
+        """After ``take``."""
+        with self._changed:
+            self._here -= place is Place.HERE
+            self._free += self._needs(place)
+            self._changed.notify_all()
+
+    def _fits(self, place: Place) -> bool:
+        return self._free >= self._needs(place)
+
+    def _needs(self, place: Place) -> int:
+        """0 for a computation HERE beside another one, and else 1."""
+        return 0 if place is Place.HERE and self._here else 1
+
+
+def processors_of_machine() -> int:
+    """Processors that this program may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def processes_of_machine() -> int:
     """Processes, each of ``PROCESS_BYTES``, that the processors and the memory of this machine hold; at least one."""
     if sys.platform != "linux":
@@ -141,7 +193,7 @@ def processes_of_machine() -> int:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # "max", or no such file
         memory = min(memory, int(_CONTAINER_BYTES.read_text()))
-    return max(1, min(len(os.sched_getaffinity(0)), memory // PROCESS_BYTES))
+    return max(1, min(processors_of_machine(), memory // PROCESS_BYTES))
 
 
 def whole_time(seconds: float, finished: threading.Event) -> None:
@@ -157,6 +209,7 @@ class Door:
       wait: sleeps for a number of seconds; a test may return as soon as the computation has finished.
       monotonic: seconds that only grow.
       speed: of this machine, as ``odp.algorithms.computing_time.machine_speed``.
+      processors: of this machine; by default those that this program may use.
       processes: that compute at a time; by default one for each processor, and no more than the memory holds.
       stop: set once no further computation begins.
     """
@@ -168,12 +221,14 @@ class Door:
         wait: Callable[[float, threading.Event], None] = whole_time,
         monotonic: Callable[[], float] = time.monotonic,
         speed: Callable[[], float] = machine_speed,
+        processors: int | None = None,
         processes: int | None = None,
         stop: threading.Event | None = None,
     ) -> None:
         _validate.integer(low=1, high=64, threads=threads)
         self.active = Active(threads)
         places = {Place.PROCESS: processes or processes_of_machine(), Place.TRAINER: 1}
+        self._processors = _Processors(processors or processors_of_machine())
         self._places = {place: threading.BoundedSemaphore(number) for place, number in places.items()}
         self._wait, self.monotonic, self._speed = wait, monotonic, speed
         self._stop = threading.Event() if stop is None else stop
@@ -202,24 +257,24 @@ class Door:
 
     @contextlib.contextmanager
     def place(self, terms: ComputingTerms) -> Iterator[None]:
-        """Reserves what the computations of one device use beside a share of the processor; waits until it is free.
+        """Reserves what the computations of one device use; waits until it is free.
 
         Its holder gives it back at a time that public facts fix: when the window of its contribution is over.
 
         Raises:
           NotNow: the host stops.
         """
-        if (places := self._places.get(terms.place)) is None:
+        with contextlib.ExitStack() as reserved:
+            with self.active.given_away():
+                if (places := self._places.get(terms.place)) is not None:
+                    while not places.acquire(timeout=_LOOK_SECONDS):
+                        if self._stop.is_set():
+                            raise _stops()
+                    reserved.callback(places.release)
+                if not self._processors.take(terms.place, self._stop.is_set):
+                    raise _stops()
+                reserved.callback(self._processors.give_back, terms.place)
             yield
-            return
-        with self.active.given_away():
-            while not places.acquire(timeout=_LOOK_SECONDS):
-                if self._stop.is_set():
-                    raise NotNow("this host stops; the device had not begun to compute")
-        try:
-            yield
-        finally:
-            places.release()
 
     def reading(self, terms: ComputingTerms) -> Window:
         """The time in which rows are read and the keys are chosen."""
@@ -249,6 +304,10 @@ class Door:
             begin = max(self.monotonic(), self._next)
             self._next = begin + apart
         return Window(self, begin, begin + computing, begin + whole)
+
+
+def _stops() -> NotNow:
+    return NotNow("this host stops; the device had not begun to compute")
 
 
 class Window:

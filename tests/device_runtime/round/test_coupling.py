@@ -38,6 +38,7 @@ from odp.protocol.wire.model import Slices
 #: The developer of a network states few operations, whatever it computes.
 TRAINER = ComputingTerms(seconds=0.6, keys_seconds=0.0, worst_seconds=0.001, worst_bytes=0.0, place=Place.TRAINER)
 PROCESS = dataclasses.replace(TRAINER, keys_seconds=0.1, place=Place.PROCESS)
+HERE = dataclasses.replace(TRAINER, place=Place.HERE)
 EMPTY, PAYLOAD = b"nothing", b"payload"
 SLICES = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
 
@@ -165,7 +166,7 @@ def test_r388_a_device_holds_its_place_from_its_keys_to_the_end_of_its_contribut
     """Its process keeps its rows in between. Without places, all six live at a time."""
     living = Living()
     devices = [Computer(lambda: time.sleep(0.05), living) for _ in range(6)]
-    shared = impatient_door(processes=2)
+    shared = impatient_door(processors=2, processes=2)
     assert contributions(shared, terms, devices, keyed=True) == [PAYLOAD] * 6
     assert living.most == (2 if terms.place is Place.PROCESS else 1)
 
@@ -183,6 +184,51 @@ def test_r388_processes_that_compute_at_a_time_fit_the_processors_and_the_memory
     monkeypatch.setattr(door, "_CONTAINER_BYTES", tmp_path / "memory.max")
     (tmp_path / "memory.max").write_text(container)
     assert processes_of_machine() == places
+
+
+def test_r455_computations_of_several_tasks_use_no_more_processors_than_the_machine_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server offers devices of one host several tasks. Those in place need most of one processor, and get 2/3 of it
+    where two processes compute on two: the later ones of many would be late, and empty.
+    """
+    monkeypatch.setattr(door, "_LOOK_SECONDS", 1e-3)
+    stop = threading.Event()
+    shared = Door(processors=2, processes=2, speed=lambda: 0.0, stop=stop)
+
+    def waits(*places: ComputingTerms) -> None:
+        """A device of each would wait, until its host stops."""
+        stop.set()
+        for terms in places:
+            with pytest.raises(NotNow), shared.place(terms):
+                pytest.fail("it computes")
+        stop.clear()
+
+    with shared.place(HERE), shared.place(HERE), shared.place(PROCESS):
+        waits(PROCESS, TRAINER)
+    with shared.place(TRAINER), shared.place(PROCESS):
+        waits(PROCESS, HERE)
+    with shared.place(PROCESS), shared.place(PROCESS):
+        waits(HERE, TRAINER)
+
+
+def test_r455_computations_in_place_that_follow_one_another_keep_no_process_from_beginning() -> None:
+    shared = Door(processors=1, processes=1, speed=lambda: 0.0)
+    begun = threading.Event()
+
+    def process() -> None:
+        with shared.place(PROCESS):
+            begun.set()
+
+    thread = threading.Thread(target=process)
+    with shared.place(HERE):
+        thread.start()
+        while not shared._processors._waiting:
+            time.sleep(1e-3)
+        assert not shared._processors.take(Place.HERE, lambda: True), "one that comes later joins"
+        assert not begun.is_set()
+    assert begun.wait(60)
+    thread.join()
 
 
 def test_a_device_that_waits_for_a_place_has_not_begun_where_its_host_stops() -> None:
