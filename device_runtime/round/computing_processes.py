@@ -13,8 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
 
 _START_SECONDS, _CONTROL_SECONDS = 60.0, 10.0
-# Tasks whose processes are kept ready.
+# Tasks whose processes are kept ready; more where more of them compute.
 _MOST_TEMPLATES = 2
 _NUMBER = struct.Struct("<Q")
 # Beside a payload of known length: what a device keeps to itself.
@@ -161,41 +161,77 @@ class Template:
             process.wait()
 
 
-class ComputingProcesses:
-    """The templates of a host; thread-safe. ``close`` ends all processes; a later call starts them again."""
+class TaskProcesses:
+    """The processes of one task, for one device: ``reserved`` and then ``fork``. For one thread at a time."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._templates: OrderedDict[bytes, Template] = OrderedDict()
+    def __init__(self, lend: Callable[[], contextlib.AbstractContextManager[Template]]) -> None:
+        self._lend = lend
+        self._template: Template | None = None
 
-    def ready(self, definition: common_pb2.TaskDefinition, catalogue: Sequence[bytes], *, seconds: float) -> Template:
-        """The template of a task, which is ready to fork. Before data are read: to start it takes a moment.
+    @contextlib.contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Starts the task's template where there is none, and keeps it within. Before data are read: it takes a moment.
 
         Raises:
           StateError: it could not be started.
         """
+        with self._lend() as self._template:
+            yield
+
+    def fork(self) -> ComputingProcess:
+        """A new process. Raises OSError as ``Template.fork``."""
+        if self._template is None:
+            raise StateError("no template is reserved for the processes of this task")
+        return self._template.fork()
+
+
+class ComputingProcesses:
+    """The templates of a host; thread-safe. ``close`` ends all processes; a later call starts them again."""
+
+    def __init__(self) -> None:
+        #: Held while a template starts. Nobody who has finished waits for that.
+        self._starting, self._lock = threading.Lock(), threading.Lock()
+        self._templates: OrderedDict[bytes, Template] = OrderedDict()
+        self._users: Counter[Template] = Counter()
+
+    def of(self, definition: common_pb2.TaskDefinition, catalogue: Sequence[bytes], *, seconds: float) -> TaskProcesses:
+        """Those of a task, for one device."""
         data = definition.SerializeToString(deterministic=True)
         digest = hashlib.sha256(b"".join([data, *(hashlib.sha256(step).digest() for step in catalogue)])).digest()
-        with self._lock:
-            template = self._templates.pop(digest, None)
+        return TaskProcesses(lambda: self._lent(digest, lambda: Template(data, catalogue, seconds=seconds)))
+
+    def close(self) -> None:
+        """Ends all processes."""
+        with self._starting:
+            with self._lock:
+                templates = list(self._templates.values())
+                self._templates.clear()
+            for template in templates:
+                template.close()
+
+    @contextlib.contextmanager
+    def _lent(self, digest: bytes, start: Callable[[], Template]) -> Iterator[Template]:
+        """A template, which nobody ends within: other tasks may need theirs meanwhile."""
+        with self._starting:
+            with self._lock:
+                template = self._templates.pop(digest, None)
             if template is not None and template.ended:
                 template.close()
                 template = None
             if template is None:
-                template = Template(data, catalogue, seconds=seconds)
-            self._templates[digest] = template
-            oldest = self._templates.popitem(last=False)[1] if len(self._templates) > _MOST_TEMPLATES else None
-        if oldest is not None:
-            oldest.close()
-        return template
-
-    def close(self) -> None:
-        """Ends all processes."""
-        with self._lock:
-            templates = list(self._templates.values())
-            self._templates.clear()
-        for template in templates:
-            template.close()
+                template = start()
+            with self._lock:
+                self._templates[digest] = template
+                self._users[template] += 1
+                idle = [key for key, oldest in self._templates.items() if not self._users[oldest]]
+                surplus = [self._templates.pop(key) for key in idle[: max(len(self._templates) - _MOST_TEMPLATES, 0)]]
+            for oldest in surplus:
+                oldest.close()
+        try:
+            yield template
+        finally:
+            with self._lock:
+                self._users -= Counter((template,))
 
 
 def _start(control: socket.socket) -> subprocess.Popen[bytes]:

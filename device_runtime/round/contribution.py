@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from device_runtime.round.computations import NO_KEYS, Computation, OwnData, described
-from device_runtime.round.computing_processes import ComputingProcess, Template
+from device_runtime.round.computing_processes import ComputingProcess, TaskProcesses
 from device_runtime.round.door import Door, Window
 from device_runtime.store.reader import beside
 from device_runtime.store.store import Store
@@ -64,6 +64,10 @@ class Here:
         self._path, self._key, self._computation = store.path, store.key, computation
         self._own_data: OwnData | None = None
 
+    def reserved(self) -> contextlib.AbstractContextManager[None]:
+        """Needs nothing."""
+        return contextlib.nullcontext()
+
     def keys(self, window: Window) -> Int64Array:
         """Reads the rows; which rows of the model the device needs for them."""
         with beside(self._path, self._key, over=window.reading_over) as store:
@@ -90,12 +94,16 @@ class There:
     """Computes in a process of its own, which holds the rows from the keys to the contribution."""
 
     def __init__(
-        self, store: Store, computation: Computation, template: Template, *, most_keys: int, payload_bytes: int
+        self, store: Store, computation: Computation, processes: TaskProcesses, *, most_keys: int, payload_bytes: int
     ) -> None:
         self._path, self._key = store.path, store.key
-        self._described, self._template = described(computation), template
+        self._described, self._processes = described(computation), processes
         self._most_keys, self._payload_bytes = most_keys, payload_bytes
         self._process: ComputingProcess | None = None
+
+    def reserved(self) -> contextlib.AbstractContextManager[None]:
+        """What the process is forked from is there within. Raises StateError where it cannot be started."""
+        return self._processes.reserved()
 
     def keys(self, window: Window) -> Int64Array:
         """Reads the rows; which rows of the model the device needs for them."""
@@ -112,7 +120,7 @@ class There:
             self._process.end()
 
     def _begun(self, window: Window) -> ComputingProcess:
-        self._process = self._template.fork()
+        self._process = self._processes.fork()
         self._process.begin(self._path, self._key, self._described, window)
         return self._process
 
@@ -149,7 +157,7 @@ class Contributing:
         """The rows of the model that the device asks for; none where it could not read its own. At a fixed time.
 
         Raises:
-          StateError: the store cannot be read.
+          StateError: the store cannot be read, or the processes of the task cannot be started.
           NotNow: the host stops.
         """
         self._take_place()
@@ -192,9 +200,11 @@ class Contributing:
     def _take_place(self) -> None:
         """Until the contribution is computed: a process that read its rows for keys goes on to use its memory."""
         if self._place is None:
-            place = contextlib.ExitStack()
-            place.enter_context(self._door.place(self._terms))
-            self._place = place
+            with contextlib.ExitStack() as place:
+                place.enter_context(self._door.place(self._terms))
+                with self._door.active.given_away():
+                    place.enter_context(self._computer.reserved())
+                self._place = place.pop_all()
 
     def _end(self) -> None:
         self._computer.end()

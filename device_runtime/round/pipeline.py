@@ -70,7 +70,7 @@ class Pipeline:
     ) -> Logged:
         """Returns if the person's decisions, this machine and the log let the device take part now.
 
-        The task's catalogue is there then, and the processes that compute contributions are ready.
+        The task's catalogue is there then.
 
         Raises:
           PrivacyError: the person's limits decline the task, they opted out of it, or this machine cannot compute it in
@@ -112,7 +112,7 @@ class Pipeline:
             self.gate.after_data(store, work.terms)
 
     def contributing(self, store: Store, work: Work, *, seed: int) -> Contributing:
-        """A device's contribution to a round. Raises StateError where its process cannot be started."""
+        """A device's contribution to a round."""
         model, query = work.model, work.model.queries[work.round]
         computation = RoundComputation(
             definition=model.definition, client=model.client, round=work.round, seed=seed, now=self.clock(),
@@ -127,7 +127,7 @@ class Pipeline:
     def reporting(
         self, store: Store, work: LocalWork, *, drawn_row: bytes, source: RandomSource, empty: bytes
     ) -> Contributing:
-        """A device's report to a task of local trust, in the place of a contribution. Raises as ``contributing``."""
+        """A device's report to a task of local trust, in the place of a contribution."""
         computation = ReportComputation(
             definition=work.definition, algorithm=work.algorithm, drawn_row=drawn_row, now=self.clock(), source=source
         )
@@ -152,7 +152,7 @@ class Pipeline:
         if work.computing.place is not Place.PROCESS:
             return Here(store, computation)
         catalogue = self.catalogues.of(work.definition, fetch=False)
-        template = self.processes.ready(
+        processes = self.processes.of(
             work.definition, () if catalogue is None else catalogue.steps, seconds=work.computing.seconds
         )
-        return There(store, computation, template, most_keys=most_keys, payload_bytes=length)
+        return There(store, computation, processes, most_keys=most_keys, payload_bytes=length)

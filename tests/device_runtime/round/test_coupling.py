@@ -6,6 +6,7 @@ by more than that.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -34,6 +35,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.errors import NotNow
 from odp.numerics.arrays import Int64Array
 from odp.protocol.wire.model import Slices
+from odp.v1 import common_pb2
 
 #: The developer of a network states few operations, whatever it computes.
 TRAINER = ComputingTerms(seconds=0.6, keys_seconds=0.0, worst_seconds=0.001, worst_bytes=0.0, place=Place.TRAINER)
@@ -49,6 +51,9 @@ class Computer:
     def __init__(self, act: Callable[[], object], living: Living | None = None) -> None:
         self._act, self._living = act, living or Living()
         self._began = False
+
+    def reserved(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def keys(self, window: Window) -> Int64Array:
         self._begin()
@@ -245,6 +250,43 @@ def test_a_device_that_waits_for_a_place_has_not_begun_where_its_host_stops() ->
         """It is free again."""
 
 
+# Several tasks
+
+
+class FakeTemplate:
+    """Of a task, whose processes end with it."""
+
+    def __init__(self, definition: bytes, catalogue: object, *, seconds: float) -> None:
+        self.ended = False
+
+    def fork(self) -> FakeTemplate:
+        return self
+
+    def close(self) -> None:
+        self.ended = True
+
+
+def test_r456_tasks_that_come_meanwhile_end_no_process_of_a_device_that_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server offers the devices of a host four tasks in turn; templates of two are kept. Each contribution whose
+    process ended would be empty, and charged.
+    """
+    monkeypatch.setattr(computing_processes, "Template", FakeTemplate)
+    processes = ComputingProcesses()
+    forks = []
+    for again in range(2):
+        with contextlib.ExitStack() as computing:
+            for number in range(4):
+                own = processes.of(common_pb2.TaskDefinition(name=f"task-{number}"), (), seconds=1.0)
+                computing.enter_context(own.reserved())
+                forks.append(own.fork())
+            assert not any(fork.ended for fork in forks[4 * again :])  # type: ignore[attr-defined]
+    with processes.of(common_pb2.TaskDefinition(name="task-0"), (), seconds=1.0).reserved():
+        assert sum(not template.ended for template in {*forks[4:]}) <= 2, "what is kept stays bounded"  # type: ignore[attr-defined]
+    processes.close()
+
+
 # A machine that has no process left
 
 
@@ -277,14 +319,16 @@ def test_r389_a_fork_that_fails_ends_no_process_of_the_other_devices(
     ).definition()  # fmt: skip
     algorithm, processes = algorithm_for(definition), ComputingProcesses()
     try:
-        template = processes.ready(definition, (), seconds=60.0)
+        own = processes.of(definition, (), seconds=60.0)
         computation = RoundComputation(
             definition=definition, client=algorithm.client(), round=0, seed=7, now=0.0, keyed=False
         )
         devices = [
-            There(store, computation, template, most_keys=0, payload_bytes=algorithm.query(0).payload_bytes)
+            There(store, computation, own, most_keys=0, payload_bytes=algorithm.query(0).payload_bytes)
             for _ in range(3)
         ]
+        with own.reserved():
+            """Their template is there."""
         devices[0]._process = devices[0]._begun(impatient_door().lasting(60.0))
         with pytest.raises(OSError, match="no process left"):
             devices[1].contribution(SLICES, impatient_door().lasting(60.0))

@@ -5,6 +5,7 @@ Where real time is the promise, it is bounded below by the fixed time, and above
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -48,6 +49,9 @@ class Computer:
 
     def __init__(self, act: Callable[[Window], bytes]) -> None:
         self._act, self.ended = act, 0
+
+    def reserved(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def keys(self, window: Window) -> Any:
         self._act(window)
@@ -279,12 +283,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def there(processes: ComputingProcesses, store: Store, *, length: int | None = None) -> There:
     definition = task()
     algorithm = algorithm_for(definition)
-    template = processes.ready(definition, (), seconds=60.0)
+    own = processes.of(definition, (), seconds=60.0)
     computation = RoundComputation(
         definition=definition, client=algorithm.client(), round=0, seed=7, now=0.0, keyed=False
     )
     size = algorithm.query(0).payload_bytes if length is None else length
-    return There(store, computation, template, most_keys=0, payload_bytes=size)
+    computer = There(store, computation, own, most_keys=0, payload_bytes=size)
+    with computer.reserved():
+        return computer  # its template stays, as no other task needs one
 
 
 SLICES = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
@@ -387,7 +393,8 @@ def test_r347_a_process_has_no_descriptor_of_the_host_and_ends_with_it(
         time.sleep(0.02)
     kinds = [link for link in links if not link.startswith(("socket:", "/dev/null")) and "sqlite" not in link]
     assert (len(sockets), kinds) == (1, []), "its channel, the store, and nothing"
-    template = computer._template
+    template = computer._processes._template
+    assert template is not None
     assert template._process.poll() is None
     other = ComputingProcesses()
     ends_with = there(other, store)

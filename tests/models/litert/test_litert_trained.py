@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import zlib
@@ -290,6 +291,9 @@ def test_a_device_with_a_hostile_program_sends_the_empty_contribution(
     rows = algorithm_for(work.model.definition).data_of(rows_of(people(), 3))
 
     class Computer:
+        def reserved(self) -> contextlib.AbstractContextManager[None]:
+            return contextlib.nullcontext()
+
         def keys(self, window: Window) -> Int64Array:
             raise NotImplementedError
 
