@@ -100,6 +100,9 @@ class _InThisProcess:
     def require(self, program: Program, *, most_examples: int) -> None:
         """Accepts it."""
 
+    def prepare(self, program: Program) -> None:
+        """Needs nothing."""
+
     def difference(
         self, program: Program, start: Any, features: Any, targets: Any, batches: Any, **given: Any
     ) -> Float32Array:  # fmt: skip

@@ -110,6 +110,11 @@ class IsolatedTrainer(Closing):
         except StateError as error:
             raise ConfigurationError(f"this device cannot train networks: {error}") from None
 
+    def prepare(self, program: Program) -> None:
+        """As ``ProgramTrainer.prepare``: the processes of a program. Waits for the training that is under way."""
+        with self._turn:
+            self._host(program).restrictions()
+
     def difference(
         self,
         program: Program,

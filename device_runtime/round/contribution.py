@@ -58,14 +58,17 @@ def require_trainable(work: Work, slices: Slices) -> None:
 
 
 class Here:
-    """Computes in this process."""
+    """Computes in this process, or in that of a trainer, which ``prepare`` starts."""
 
-    def __init__(self, store: Store, computation: Computation) -> None:
+    def __init__(self, store: Store, computation: Computation, *, prepare: Callable[[], None] = lambda: None) -> None:
+        self._prepare = prepare
         self._path, self._key, self._computation = store.path, store.key, computation
         self._own_data: OwnData | None = None
 
     def reserved(self) -> contextlib.AbstractContextManager[None]:
-        """Needs nothing."""
+        """The trainer is ready, whatever the device holds: only rows need it, and the next device with rows, too."""
+        with contextlib.suppress(StateError):  # a device contributes without it, too
+            self._prepare()
         return contextlib.nullcontext()
 
     def keys(self, window: Window) -> Int64Array:
@@ -87,7 +90,7 @@ class Here:
             raise ChildProcessError(str(error)) from error
 
     def end(self) -> None:
-        """Does nothing: its worst case is short."""
+        """Does nothing: its worst case is short, or the trainer ends it."""
 
 
 class There:

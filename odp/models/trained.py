@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from odp.models.computing_cost import Product
     from odp.models.examples import ExamplesTerms
     from odp.models.left_out import Tested
+    from odp.models.litert.program import Program
     from odp.models.local_training import LocalTraining
     from odp.v1 import common_pb2
 
@@ -264,6 +265,15 @@ def has_program(definition: common_pb2.TaskDefinition) -> bool:
     """Whether devices run a program of the developer for a task: known without opening the program."""
     kind = definition.WhichOneof("trained_model")
     return kind in _KINDS and _KINDS[kind].program
+
+
+def program_of(definition: common_pb2.TaskDefinition) -> Program:
+    """The developer's program of a task.
+
+    Raises:
+      ConfigurationError: it has none, or a number of it is out of range.
+    """
+    return cast("Program", _model(definition, [name for name, kind in _KINDS.items() if kind.program]).program)
 
 
 def model_of(definition: common_pb2.TaskDefinition) -> TrainedModel:

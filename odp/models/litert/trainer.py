@@ -42,6 +42,13 @@ class ProgramTrainer(Protocol):
           ConfigurationError: it cannot, whatever the examples are.
         """
 
+    def prepare(self, program: Program) -> None:
+        """Starts what the next training of the program would wait for: before its time begins, whatever its data are.
+
+        Raises:
+          StateError: it could not be started.
+        """
+
     def difference(
         self,
         program: Program,

@@ -38,6 +38,7 @@ from odp.algorithms.seam import ProgramClient
 from odp.cli import person
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
+from odp.errors import StateError
 from odp.isolated import Handler
 from odp.models.litert.trained import network_message
 from odp.privacy.mechanisms.discrete_gaussian import OperatingSystemNoise
@@ -76,9 +77,14 @@ class Trainer:
 
     def __init__(self, train: Callable[[], np.ndarray]) -> None:
         self._train = train
+        self.prepared: list[bytes] = []
 
     def require(self, program: Any, *, most_examples: int) -> None:
         """Accepts all."""
+
+    def prepare(self, program: Any) -> None:
+        self.prepared.append(program.flatbuffer)
+        raise StateError("no process left")  # a device contributes without it, too
 
     def difference(self, *given: Any, **options: Any) -> np.ndarray:
         return self._train()
@@ -163,6 +169,25 @@ def test_a_device_sends_at_the_same_time_whatever_its_training_did(
     (counted,) = network.aggregator.counted.values()
     assert (not any(counted.payload)) is empty
     assert len(counted.payload) == 4 * stored().size
+
+
+@pytest.mark.parametrize("device", [TRAINED, WITHOUT_EXAMPLES])
+def test_r457_the_trainer_is_ready_before_the_time_of_a_training_whatever_the_device_holds(
+    network: World, device: int
+) -> None:
+    """Its start takes longer than a training. Where only rows start it, the first device that has some is late."""
+    clock, trainer, prepared = Clock(lambda: 0), Trainer(moved), list[list[bytes]]()
+    door = door_of(clock)
+
+    def wait(seconds: float, finished: threading.Event) -> None:
+        prepared.append(list(trainer.prepared))
+        clock.wait(seconds, finished)
+
+    door._wait = wait
+    participant = dataclasses.replace(network.participant(), door=door, trainer=trainer)
+    with network.store(device) as store:
+        assert participant.take_part(store, work_of(network, moved), Traffic()) is Outcome.SENT
+    assert prepared == [[stored().flatbuffer]] * 2
 
 
 def test_a_training_that_does_not_end_gives_the_empty_contribution_at_that_time(network: World) -> None:

@@ -82,6 +82,9 @@ class RecordingTrainer:
     def require(self, program: Program, *, most_examples: int) -> None:
         """Runs all programs."""
 
+    def prepare(self, program: Program) -> None:
+        """Needs nothing."""
+
     def difference(
         self,
         program: Program,

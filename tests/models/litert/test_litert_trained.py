@@ -163,6 +163,9 @@ def test_nothing_of_a_program_runs_where_a_device_is() -> None:
         def require(self, program: Program, *, most_examples: int) -> None:
             assert most_examples == 2000
 
+        def prepare(self, program: Program) -> None:
+            raise AssertionError
+
         def difference(self, *_: object, **__: object) -> np.ndarray:
             raise AssertionError
 
