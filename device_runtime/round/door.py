@@ -25,7 +25,8 @@ one, or a person would move more than one contribution. So a device reserves wha
 
 Devices of one host may work at several tasks. So each process and each training takes a processor of the machine, and
 all computations HERE together take one, or those of one task would slow those of another. They take it in the order in
-which they come, and hold it until their window is over.
+which they come, and hold it until their window is over. A training reads and encodes its rows in the host's process,
+whose threads share one interpreter: it goes on beside no computation HERE, however many processors there are.
 
 HERE, a computation of at most the worst case begins with nothing of an earlier one left: the n computations that began
 before it had n APART seconds, and needed at most n SHARE_OF_TIME APART. So it ends within its window, however the
@@ -143,10 +144,11 @@ class _Processors:
 
     Each computation elsewhere has one of its own. Those HERE have one together: the first takes it, and the last one
     frees it. None joins them while a computation that came earlier waits, which would wait for ever otherwise.
+    Computations HERE and trainings exclude each other.
     """
 
     def __init__(self, number: int) -> None:
-        self._free, self._here = number, 0
+        self._free, self._here, self._trainings = number, 0, 0
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
 
@@ -161,6 +163,7 @@ class _Processors:
                         return False
                 self._free -= self._needs(place)
                 self._here += place is Place.HERE
+                self._trainings += place is Place.TRAINER
                 return True
             finally:
                 self._waiting.remove(turn)
@@ -170,11 +173,13 @@ class _Processors:
         """After ``take``."""
         with self._changed:
             self._here -= place is Place.HERE
+            self._trainings -= place is Place.TRAINER
             self._free += self._needs(place)
             self._changed.notify_all()
 
     def _fits(self, place: Place) -> bool:
-        return self._free >= self._needs(place)
+        excluded = {Place.HERE: self._trainings, Place.TRAINER: self._here}.get(place, 0)
+        return not excluded and self._free >= self._needs(place)
 
     def _needs(self, place: Place) -> int:
         """0 for a computation HERE beside another one, and else 1."""

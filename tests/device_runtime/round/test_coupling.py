@@ -215,6 +215,10 @@ def test_r455_computations_of_several_tasks_use_no_more_processors_than_the_mach
         waits(PROCESS, HERE)
     with shared.place(PROCESS), shared.place(PROCESS):
         waits(HERE, TRAINER)
+    with shared.place(TRAINER):
+        waits(HERE)  # a training reads its rows in the host's process, too
+    with shared.place(HERE):
+        waits(TRAINER)
 
 
 def test_r455_computations_in_place_that_follow_one_another_keep_no_process_from_beginning() -> None:
