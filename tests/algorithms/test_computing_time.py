@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -381,7 +381,7 @@ def test_rows_of_examples_are_capped_before_they_are_encoded(monkeypatch: pytest
         name="t", features={"x": odp.Number()}, epsilon=2.0, instances=3, most_examples=5
     ).definition()
     algorithm = algorithm_for(definition)
-    terms = algorithm.terms  # type: ignore[attr-defined]
+    terms = cast("Any", algorithm.terms())
     rows, encode, encoded = odp_rows(50), LocalFeatures.encode, []
 
     def counted(self: Any, columns: Any, count: int) -> Any:

@@ -33,7 +33,7 @@ EMPTY = rows([], [])
 
 
 def steps(given: TaskAlgorithm, content: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    return given.terms.decode(content).astype(np.int64)
+    return given.terms().decode(content).astype(np.int64)
 
 
 def test_a_report_is_the_instance_moved_by_the_gradient_and_laplace_noise() -> None:
@@ -44,9 +44,9 @@ def test_a_report_is_the_instance_moved_by_the_gradient_and_laplace_noise() -> N
     sent = np.array([steps(given, given.report(drawn, data, source=source)) for _ in range(count)])
     moved = sent - steps(given, drawn)
     x = np.array([1, 1, 0, 0.5])
-    weights = steps(given, drawn) * given.terms.step
-    expected = given.terms.rate / given.terms.step * (1 - 1 / (1 + math.exp(-weights @ x))) * x
-    scale = given.terms.noise_scale
+    weights = steps(given, drawn) * given.terms().step
+    expected = given.terms().rate / given.terms().step * (1 - 1 / (1 + math.exp(-weights @ x))) * x
+    scale = given.terms().noise_scale
     assert np.abs(moved.mean(axis=0) - expected).max() < 5 * scale * math.sqrt(2 / count)
     # The fourth moment is 24 scales: a variance has a standard error of sqrt(20 / n) squared scales.
     assert np.abs(moved.var(axis=0) / scale**2 - 2).max() < 5 * math.sqrt(20 / count)
@@ -56,7 +56,7 @@ def test_a_report_is_the_instance_moved_by_the_gradient_and_laplace_noise() -> N
 def test_the_worst_event_of_a_report_keeps_epsilon_and_shows_nearly_all_of_it(epsilon: float) -> None:
     """Opposite gradients through the whole device; each of 50,000 weights is a sample. A false alarm: 1e-3 each."""
     given = reporter(epsilon=epsilon, features={"x": odp.Number(size=49_999)}, family="linear", false_alarms=0.0)
-    terms, counts = given.terms, []
+    terms, counts = given.terms(), []
     drawn = terms.encode(np.zeros(terms.weights, dtype=np.int32))
     row = {"x": np.ones((1, 49_999))}
     for label, seed in ((1.0, 1), (0.0, 2)):
@@ -96,7 +96,7 @@ def test_a_device_without_usable_rows_reports_noise_alone(data: LocalRows) -> No
 @pytest.mark.parametrize("family", ["linear", "logistic", "multinomial", "poisson"])
 def test_no_data_and_no_instance_move_a_weight_beyond_the_bound(family: str) -> None:
     classes = 3 if family == "multinomial" else 1
-    given = reporter(family=family, classes=classes, clip=0.5).terms
+    given = reporter(family=family, classes=classes, clip=0.5).terms()
     generator = np.random.default_rng(4)
     for size in (0.0, 1.0, given.bound):
         weights = generator.uniform(-size, size, given.weights)
@@ -110,7 +110,7 @@ def test_no_data_and_no_instance_move_a_weight_beyond_the_bound(family: str) -> 
 
 def test_rounding_to_the_grid_keeps_the_mean() -> None:
     """Of 4 * 10,000 roundings of .3 steps, within 5 standard errors: a false alarm of 6e-7."""
-    terms = reporter().terms
+    terms = reporter().terms()
     source = RandomSource(SeededNoise(6))
     gradient = np.full(4, -0.3 * terms.step / terms.rate)
     found = np.array([descent(terms, gradient, source=source) for _ in range(10_000)])
@@ -130,7 +130,7 @@ def test_reports_of_the_wrong_length_or_beyond_the_bound_are_refused() -> None:
     given = reporter()
     for content, reason in ((bytes(12), Refusal.MALFORMED), (b"\xff\xff\xff\x7f" * 4, Refusal.OUT_OF_BOUNDS)):
         with pytest.raises(ContributionRefused) as refused:
-            check(given.terms, content, given.first_rows())
+            check(given.terms(), content, given.first_rows())
         assert refused.value.refusal is reason
 
 
@@ -163,17 +163,17 @@ def test_planted_spam_is_found_and_honest_reports_pass() -> None:
         spam = np.rint(mean).astype(np.int32)
         spam[place] += round(size * deviation[place])
         with pytest.raises(ContributionRefused, match="OUT_OF_BOUNDS"):
-            check(given.terms, given.terms.encode(spam), found)
+            check(given.terms(), given.terms().encode(spam), found)
     # Three deviations in every weight are within each weight's bound; their sum is not.
     spread = np.rint(mean + 3 * deviation).astype(np.int32)
     with pytest.raises(ContributionRefused, match="OUT_OF_BOUNDS"):
-        check(given.terms, given.terms.encode(spread), found)
+        check(given.terms(), given.terms().encode(spread), found)
     generator, source, refused = np.random.default_rng(2), RandomSource(SeededNoise(7)), 0
     for _ in range(300):
         drawn, replaced = generator.integers(0, 20, 2)
         sent = given.report(found[drawn], {"examples": LocalRows(np.arange(0), np.zeros(0), {})}, source=source)
         try:
-            check(given.terms, sent, found)
+            check(given.terms(), sent, found)
         except ContributionRefused:
             refused += 1
             continue
@@ -200,7 +200,7 @@ def test_thresholds_of_the_largest_deviation_are_the_known_ones(instances: int, 
 @pytest.mark.parametrize("instances", [2, 5, 30])
 def test_the_spread_of_first_instances_is_that_which_reports_keep_up(instances: int) -> None:
     """The variance over instances settles at k/2 times the noise's, which is k scale^2: to 10 % over 3,000 weights."""
-    terms = reporter(instances=instances, features={"x": odp.Number(size=2999)}, false_alarms=0.0).terms
+    terms = reporter(instances=instances, features={"x": odp.Number(size=2999)}, false_alarms=0.0).terms()
     found = first_instances(terms).astype(float).var(axis=0, ddof=1).mean()
     assert found == pytest.approx(instances * terms.noise_scale**2, rel=0.1)
 
