@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from odp.models.computing_cost import Product
     from odp.models.examples import ExamplesTerms
     from odp.models.left_out import Tested
-    from odp.models.litert.program import Program
     from odp.models.local_training import LocalTraining
     from odp.v1 import common_pb2
 
@@ -267,13 +266,13 @@ def has_program(definition: common_pb2.TaskDefinition) -> bool:
     return kind in _KINDS and _KINDS[kind].program
 
 
-def program_of(definition: common_pb2.TaskDefinition) -> Program:
-    """The developer's program of a task.
+def program_of(definition: common_pb2.TaskDefinition) -> Any:
+    """The developer's program of a task, an ``odp.models.litert.program.Program``.
 
     Raises:
       ConfigurationError: it has none, or a number of it is out of range.
     """
-    return cast("Program", _model(definition, [name for name, kind in _KINDS.items() if kind.program]).program)
+    return cast("Any", _model(definition, [name for name, kind in _KINDS.items() if kind.program])).program
 
 
 def model_of(definition: common_pb2.TaskDefinition) -> TrainedModel:
