@@ -156,17 +156,17 @@ def nearest_psd(matrices: Float64Array) -> Float64Array:
     """Each symmetric matrix [m, d, d] with its negative eigenvalues set to zero; positive definite ones as they are."""
     projected = np.array(matrices)
     code = machine_code(projected.size * projected.shape[1])
-
-    def project(block: slice) -> None:
-        some = projected[block]
-        sure = np.zeros(len(some), dtype=np.bool_)
-        if code is not None:
-            code.positive(some, sure)
-        if not sure.all():
-            some[~sure] = _without_negative(some[~sure])
-
-    each_block(project, len(projected))
+    each_block(lambda block: _take_negative_away(projected[block], code), len(projected))
     return projected
+
+
+def _take_negative_away(matrices: Float64Array, code: ModuleType | None) -> None:
+    """Sets negative eigenvalues to zero, in place."""
+    sure = np.zeros(len(matrices), dtype=np.bool_)
+    if code is not None:
+        code.positive(matrices, sure)
+    if not sure.all():
+        matrices[~sure] = _without_negative(matrices[~sure])
 
 
 def _without_negative(matrices: Float64Array) -> Float64Array:
@@ -231,10 +231,7 @@ def grams(
     distance = np.empty(size)
 
     def measure(block: slice) -> None:
-        if code is not None:
-            code.squared_distances(packed[block], scale, mass[block], shape, distance[block])
-        else:
-            distance[block] = ((packed[block] * scale - mass[block, None] * shape) ** 2).sum(axis=1)
+        distance[block] = ((packed[block] * scale - mass[block, None] * shape) ** 2).sum(axis=1)
 
     each_block(measure, size)
     # Spread around the common shape: mass times a constant (users are random) plus mass^2 times one (audiences differ).
@@ -247,16 +244,10 @@ def grams(
     shrunk = np.empty(packed.shape)
 
     def shrink(block: slice) -> None:
-        shrunk_block = shrunk[block]
-        sure = np.zeros(len(shrunk_block), dtype=np.bool_)
-        if code is not None:
-            code.shrink(packed[block], scale, mass[block], gain[block], shape, width, shrunk_block, sure)
-        else:
-            expected = (1.0 - gain[block, None]) * mass[block, None]
-            shrunk_block[:] = expected * shape + gain[block, None] * (packed[block] * scale)
-        if not sure.all():
-            projected = _without_negative(unpacked(shrunk_block[~sure], width))
-            shrunk_block[~sure] = projected[:, first, second]
+        expected = (1.0 - gain[block, None]) * mass[block, None]
+        full = unpacked(expected * shape + gain[block, None] * (packed[block] * scale), width)
+        _take_negative_away(full, code)
+        shrunk[block] = full[:, first, second]
 
     each_block(shrink, size)
     return Grams(packed=shrunk, common=common, variance=gain * noise)

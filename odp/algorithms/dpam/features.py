@@ -118,12 +118,8 @@ def products(triangles: Float64Array, vectors: Float64Array) -> Float64Array:
     """Each packed symmetric matrix [m, w (w + 1) / 2] times its vector, [m, w]."""
     size, width = vectors.shape
     out = np.zeros((size, width))
-    code = machine_code(_FLOPS * size * width**3)
 
     def multiply(block: slice) -> None:
-        if code is not None:
-            code.products(triangles[block], vectors[block], out[block])
-            return
         some, here, block_vectors = triangles[block], out[block], vectors[block]
         place = 0
         for row in range(width):

@@ -20,7 +20,6 @@ from odp.v1 import common_pb2
 numba = pytest.importorskip("numba")
 kernels = pytest.importorskip("odp.algorithms.dpam.kernels", reason="needs numba")
 item_kernels = pytest.importorskip("odp.algorithms.dpam.item_kernels")
-projection_kernels = pytest.importorskip("odp.numerics.projection_kernels")
 tiles = pytest.importorskip("odp.numerics.tiles")
 
 Define = Callable[..., common_pb2.TaskDefinition]
@@ -163,39 +162,6 @@ def test_the_sums_of_an_item_that_everybody_rated_are_exact() -> None:
     mass = users * 2**10 - 1
     assert squares[0].tolist() == [49 * mass, -7 * 2**11 * mass, 2**22 * mass]
     assert products[0].tolist() == [-(2**9) * 7 * mass, 2**20 * mass]
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32), size=st.integers(1, 40), negative=st.integers(0, 12), spread=st.integers(0, 8))
-@pytest.mark.slow
-def test_negative_eigenvalues_are_taken_away_or_the_matrix_is_left_as_it_was(
-    seed: int, size: int, negative: int, spread: int
-) -> None:
-    """Eigenvalues over up to eight decades; the third matrix has a multiple one, which the kernel may decline."""
-    generator = np.random.default_rng(seed)
-    vectors = np.linalg.qr(generator.normal(size=(4, size, size)))[0]
-    values = 10.0 ** generator.uniform(-spread, 1, (4, size))
-    values[:, : min(negative, size // 2)] *= -1
-    values[2, : size // 2] = -1.0
-    values[3] = 0.0
-    matrices = (vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1)
-    triangles = estimation.packed(matrices)
-    found, sure = triangles.copy(), np.array([False, False, False, False])
-    projection_kernels.project(found, size, sure)
-    wanted = (vectors * np.maximum(values, 0)[:, None, :]) @ vectors.transpose(0, 2, 1)
-    np.testing.assert_allclose(found[sure], estimation.packed(wanted)[sure], atol=1e-8)
-    np.testing.assert_array_equal(found[~sure], triangles[~sure])
-    assert sure[3], "nothing is negative"
-
-
-def test_matrices_of_noise_are_projected_without_a_full_decomposition() -> None:
-    """Else the projection would be right and slow."""
-    generator = np.random.default_rng(9)
-    noise = generator.normal(size=(200, 33, 33))
-    matrices = positive_matrices(9, 200, 33) / 10 + noise + noise.transpose(0, 2, 1)
-    sure = np.zeros(200, dtype=np.bool_)
-    projection_kernels.project(estimation.packed(matrices), 33, sure)
-    assert sure.mean() > 0.95
 
 
 @settings(max_examples=30, deadline=None)
