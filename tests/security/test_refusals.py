@@ -32,6 +32,7 @@ import odp
 from device_runtime.tasks.assignment import open_model
 from device_runtime.tasks.local_assignment import LocalAssignmentReader
 from odp.algorithms.cohorts import MOST_BLOCKS, MOST_SAMPLED_BLOCKS
+from odp.algorithms.computing_time import REFERENCE_SECONDS, reference_seconds
 from odp.algorithms.dpftrl.query import MOST_TREE_ROUNDS
 from odp.algorithms.registry import algorithm_for
 from odp.crypto import domains
@@ -329,9 +330,14 @@ def test_r423_the_longest_trees_take_two_seconds_to_judge(most: int, separation:
     assert definition is not None
     definition.dpftrl.blocks[0].rounds = MOST_TREE_ROUNDS
     definition.dpftrl.stream.most, definition.dpftrl.stream.separation = most, separation
-    signed, start = hostile.signed(definition), time.thread_time()
+    signed, slowness, start = hostile.signed(definition), _slowness(), time.thread_time()
     at_the_enclave(signed)
-    assert time.thread_time() - start < 2.0
+    assert time.thread_time() - start < 2.0 * max(slowness, _slowness())
+
+
+def _slowness() -> float:
+    """At least 1: how much longer computations take now than on a quiet machine, in processor time too."""
+    return max(1.0, reference_seconds(time.thread_time) / REFERENCE_SECONDS)
 
 
 def _sampled(schedule: list[tuple[int, int]]) -> common_pb2.TaskDefinition:
@@ -371,7 +377,7 @@ def test_r368_sampled_rounds_take_two_seconds_to_judge_wherever_the_budget_is(
         return time.thread_time() - start
 
     # Other programs on the same processors make it slower at times, and never faster.
-    assert any(seconds() < 2.0 for _ in range(3))
+    assert any(seconds() < 2.0 * _slowness() for _ in range(3))
 
 
 def test_r368_more_different_sampled_rounds_are_refused_before_an_epsilon_is_computed() -> None:
