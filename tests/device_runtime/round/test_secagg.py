@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
 from types import SimpleNamespace
@@ -460,11 +461,10 @@ def test_r386_a_device_whose_host_was_away_for_long_joins_the_same_attempt_again
     assert [type(result) for result in ended] == [ServiceUnavailable] * 3
 
 
-def test_r386_a_device_that_an_outage_kept_out_joins_while_the_others_of_its_host_gather(table: Table) -> None:
-    """They may be too few without it: then the session gathers for as long as the round is open."""
-    outage = TransparencyError("stale", "the clock leapt")
-    tokens: list[bytes | OdpError] = [b"", outage, outage, b""]
-    adverts: set[bytes] = set()
+def ended_of_two(
+    table: Table, tokens: list[bytes | OdpError], step_answer: Callable[..., wire.StepResponse]
+) -> list[tuple[int, object]]:
+    """How two devices of one host end, each of which gets the next of ``tokens`` when it sits down."""
 
     def session_token(*_: Any) -> bytes:
         token = tokens.pop(0)
@@ -476,13 +476,6 @@ def test_r386_a_device_that_an_outage_kept_out_joins_while_the_others_of_its_hos
         done: futures.Future[Any] = futures.Future()
         done.set_result(request)
         return done
-
-    def step_answer(_: str, request: wire.StepRequest, *__: Any) -> wire.StepResponse:
-        if request.WhichOneof("message") == "advert":
-            adverts.add(request.client.SerializeToString())
-        if len(adverts) < 2:
-            return wire.StepResponse(wait=wire.SecAggWait(milliseconds=20))
-        return wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
 
     table.participant.services.start_step, table.participant.services.step_answer = start_step, step_answer
     table.participant.tokens, table.participant.random_bytes = SimpleNamespace(session_token=session_token), os.urandom
@@ -496,6 +489,23 @@ def test_r386_a_device_that_an_outage_kept_out_joins_while_the_others_of_its_hos
             table.work, [0, 1], pool=pool, stop=threading.Event(),
             ended=lambda number, result, traffic: ended.append((number, result)),
         )  # fmt: skip
+    return ended
+
+
+def test_r386_a_device_that_an_outage_kept_out_joins_while_the_others_of_its_host_gather(table: Table) -> None:
+    """They may be too few without it: then the session gathers for as long as the round is open."""
+    outage = TransparencyError("stale", "the clock leapt")
+    tokens: list[bytes | OdpError] = [b"", outage, outage, b""]
+    adverts: set[bytes] = set()
+
+    def step_answer(_: str, request: wire.StepRequest, *__: Any) -> wire.StepResponse:
+        if request.WhichOneof("message") == "advert":
+            adverts.add(request.client.SerializeToString())
+        if len(adverts) < 2:
+            return wire.StepResponse(wait=wire.SecAggWait(milliseconds=20))
+        return wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
+
+    ended = ended_of_two(table, tokens, step_answer)
     assert len(adverts) == 2
     assert tokens == []
     assert sorted(number for number, _ in ended) == [0, 1]
@@ -531,37 +541,15 @@ def test_a_device_that_an_outage_kept_out_sits_down_in_no_session_that_gathers_n
     announcements = [first, wire.JoinResponse(wait=wire.SecAggWait(milliseconds=20))]
     polls = itertools.count()
 
-    def session_token(*_: Any) -> bytes:
-        token = tokens.pop(0)
-        if isinstance(token, OdpError):
-            raise token
-        return token
-
-    def start_step(_: str, request: wire.StepRequest) -> futures.Future[Any]:
-        done: futures.Future[Any] = futures.Future()
-        done.set_result(request)
-        return done
-
     def step_answer(*_: Any) -> wire.StepResponse:
         if not announcements or next(polls) > 1000:
             return wire.StepResponse(end=wire.SecAggEnd(reason=wire.SecAggEnd.REASON_VOIDED))
         return wire.StepResponse(wait=wire.SecAggWait(milliseconds=20))
 
-    table.participant.services.start_step, table.participant.services.step_answer = start_step, step_answer
     table.participant.services.join_session = lambda *_: announcements.pop(0)
-    table.participant.tokens, table.participant.random_bytes = SimpleNamespace(session_token=session_token), os.urandom
-    sessions = Sessions(
-        table.participant, lambda number: Store.open(table.paths[number]), population="films",
-        clock=lambda: 20.0 * time.monotonic(),
-    )  # fmt: skip
-    ended: list[object] = []
-    with futures.ThreadPoolExecutor(1) as pool:
-        assert sessions.run(
-            table.work, [0, 1], pool=pool, stop=threading.Event(),
-            ended=lambda number, result, traffic: ended.append(result),
-        )  # fmt: skip
+    ended = ended_of_two(table, tokens, step_answer)
     assert [announcements, tokens] == [[], []]
-    assert ended[1:] == [outage]
+    assert ended[1:] == [(1, outage)]
 
 
 def test_a_round_that_has_no_further_session_is_not_joined(table: Table) -> None:
