@@ -166,8 +166,7 @@ class Deployment:
         return self.services.children[name].process.poll() is not None
 
     def start(self, name: str, **faults: str) -> Child:
-        """Starts a program on its folder and its ports, also where its last start failed before it had any."""
-        self.services.children[name].control_address = self._controls[name]
+        """Starts a program on its folder and its ports."""
         with self._under(**faults):
             child = self.services.start_child(name, self.ports[name])
         child.address, child.control_address = f"127.0.0.1:{self.ports[name]}", self._controls[name]

@@ -138,9 +138,10 @@ class Child:
         while time.monotonic() < until:
             if self.process.poll() is not None:
                 raise ServiceError(f"{self.name} did not start: {self.last_line()}")
-            address, self.control_address = map(self._read, _ADDRESSES)
+            address, control_address = map(self._read, _ADDRESSES)
             if address and _serving(address, ca, identity):
-                self.address = address
+                # A program that ends before it serves starts again on the ports that others know.
+                self.address, self.control_address = address, control_address
                 return
             if pause.wait(0.05):
                 raise KeyboardInterrupt

@@ -141,6 +141,17 @@ def test_an_address_of_an_earlier_run_is_not_believed(tmp_path: Path) -> None:
     assert not (tmp_path / "address").exists()
 
 
+def test_a_program_that_ends_before_it_serves_keeps_the_control_address_that_others_know(tmp_path: Path) -> None:
+    child = Child("slow", [], state=tmp_path, log=tmp_path / "log", command=["python3", "-c", "input()"])
+    child.control_address = "127.0.0.1:5"
+    try:
+        with pytest.raises(ServiceError, match="did not serve within"):
+            child.wait_serving(tmp_path, deadline=0.1)
+    finally:
+        child.stop()
+    assert child.control_address == "127.0.0.1:5"
+
+
 def test_a_start_that_is_interrupted_waits_for_no_program(tmp_path: Path) -> None:
     silent = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     child = Child("silent", [], state=tmp_path, log=tmp_path / "log", command=silent)
