@@ -96,16 +96,16 @@ def test_a_device_without_usable_rows_reports_noise_alone(data: LocalRows) -> No
 @pytest.mark.parametrize("family", ["linear", "logistic", "multinomial", "poisson"])
 def test_no_data_and_no_instance_move_a_weight_beyond_the_bound(family: str) -> None:
     classes = 3 if family == "multinomial" else 1
-    given = reporter(family=family, classes=classes, clip=0.5).terms()
+    terms = reporter(family=family, classes=classes, clip=0.5).terms()
     generator = np.random.default_rng(4)
-    for size in (0.0, 1.0, given.bound):
-        weights = generator.uniform(-size, size, given.weights)
+    for size in (0.0, 1.0, terms.bound):
+        weights = generator.uniform(-size, size, terms.weights)
         numbers, targets = generator.random((50, 4)), generator.integers(0, max(classes, 2), 50).astype(float)
-        gradient = given.gradient(weights, numbers, targets)
+        gradient = terms.gradient(weights, numbers, targets)
         assert np.abs(gradient).max() <= 0.5
-        assert np.abs(descent(given, gradient, source=RandomSource(SeededNoise(5)))).max() <= given.movement
-    far = np.full(given.weights, math.inf)
-    assert (np.abs(descent(given, far, source=RandomSource(SeededNoise(5)))) == given.movement).all()
+        assert np.abs(descent(terms, gradient, source=RandomSource(SeededNoise(5)))).max() <= terms.movement
+    far = np.full(terms.weights, math.inf)
+    assert (np.abs(descent(terms, far, source=RandomSource(SeededNoise(5)))) == terms.movement).all()
 
 
 def test_rounding_to_the_grid_keeps_the_mean() -> None:

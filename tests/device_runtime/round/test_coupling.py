@@ -282,9 +282,9 @@ def test_r456_tasks_that_come_meanwhile_end_no_process_of_a_device_that_computes
     for again in range(2):
         with contextlib.ExitStack() as computing:
             for number in range(4):
-                own = processes.of(common_pb2.TaskDefinition(name=f"task-{number}"), (), seconds=1.0)
-                computing.enter_context(own.reserved())
-                forks.append(own.fork())
+                of_task = processes.of(common_pb2.TaskDefinition(name=f"task-{number}"), (), seconds=1.0)
+                computing.enter_context(of_task.reserved())
+                forks.append(of_task.fork())
             assert not any(fork.ended for fork in forks[4 * again :])  # type: ignore[attr-defined]
     with processes.of(common_pb2.TaskDefinition(name="task-0"), (), seconds=1.0).reserved():
         assert sum(not template.ended for template in {*forks[4:]}) <= 2, "what is kept stays bounded"  # type: ignore[attr-defined]
@@ -323,15 +323,15 @@ def test_r389_a_fork_that_fails_ends_no_process_of_the_other_devices(
     ).definition()  # fmt: skip
     algorithm, processes = algorithm_for(definition), ComputingProcesses()
     try:
-        own = processes.of(definition, (), seconds=60.0)
+        of_task = processes.of(definition, (), seconds=60.0)
         computation = RoundComputation(
             definition=definition, client=algorithm.client(), round=0, seed=7, now=0.0, keyed=False
         )
         devices = [
-            There(store, computation, own, most_keys=0, payload_bytes=algorithm.query(0).payload_bytes)
+            There(store, computation, of_task, most_keys=0, payload_bytes=algorithm.query(0).payload_bytes)
             for _ in range(3)
         ]
-        with own.reserved():
+        with of_task.reserved():
             """Their template is there."""
         devices[0]._process = devices[0]._begun(impatient_door().lasting(60.0))
         with pytest.raises(OSError, match="no process left"):

@@ -283,12 +283,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def there(processes: ComputingProcesses, store: Store, *, length: int | None = None) -> There:
     definition = task()
     algorithm = algorithm_for(definition)
-    own = processes.of(definition, (), seconds=60.0)
+    of_task = processes.of(definition, (), seconds=60.0)
     computation = RoundComputation(
         definition=definition, client=algorithm.client(), round=0, seed=7, now=0.0, keyed=False
     )
     size = algorithm.query(0).payload_bytes if length is None else length
-    computer = There(store, computation, own, most_keys=0, payload_bytes=size)
+    computer = There(store, computation, of_task, most_keys=0, payload_bytes=size)
     with computer.reserved():
         return computer  # its template stays, as no other task needs one
 

@@ -105,9 +105,9 @@ def test_a_node_that_is_killed_in_the_middle_changes_nothing(cluster, ratings):
             cluster.remove_node(nodes[0], allow_graceful=False)
 
     with RayEngine(cluster.address, parts=6, on_worker=kill) as engine:
-        found = odp.simulate(task(training=odp.DPAM(steps=1)), ratings, engine=engine)
+        distributed = odp.simulate(task(training=odp.DPAM(steps=1)), ratings, engine=engine)
     assert killed.is_set()
-    require_equal(found, alone)
+    require_equal(distributed, alone)
     cluster.remove_node(nodes[1])
 
 
