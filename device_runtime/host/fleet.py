@@ -58,7 +58,7 @@ from odp.v1 import server_pb2
 #: Certificates, evidence or logs that are refused so often are no accident: they are not what the person pinned.
 _MOST_STRANGERS = 3
 _STATISTICS_SECONDS = 1.0
-_SIDE_BY_SIDE = 64  # devices that take part at a time: most of them wait (``device_runtime.round.door``)
+_SIDE_BY_SIDE = 64  # devices that take part at a time: most of them wait (``device_runtime.round.fixed_times``)
 #: A host that has to end with its task ends after this time without an open round: it missed the last one.
 _QUIET_SECONDS = 120.0
 #: How often a host whose devices are not due looks at what its server offers.
@@ -367,7 +367,7 @@ class Fleet:
     def _work(self, sweep: Sweep, visit: Callable[[Sweep, int], None]) -> None:
         """One worker: device after device until none is left or the sweep ends; few of them work at a time."""
         while True:
-            with self._participant.door.active:
+            with self._participant.fixed_times.active:
                 if self._stop.is_set() or (device := sweep.next()) is None:
                     return
                 visit(sweep, device)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from device_runtime.round.door import Door
+from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.round.verification import FOLDER
 from device_runtime.store.retention import Retention, prune, prune_records, records_needed
 from device_runtime.store.store import Store
@@ -74,7 +74,7 @@ class Housekeeping:
         """Does a step, once an hour, and returns after two seconds: an app that takes the time learns nothing."""
         # Whether rows are left of the last hour depends on the data.
         if self._is_due():
-            Door().lasting(_FIXED_SECONDS).attempt(lambda: self.step(seconds=_FIXED_SECONDS - END_SECONDS))
+            FixedTimes().lasting(_FIXED_SECONDS).attempt(lambda: self.step(seconds=_FIXED_SECONDS - END_SECONDS))
 
     def _is_due(self) -> bool:
         return self._monotonic() >= self._next

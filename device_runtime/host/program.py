@@ -24,8 +24,8 @@ from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import Sensors
 from device_runtime.round.admission import Admission, attesters_of
 from device_runtime.round.computing_processes import ComputingProcesses
-from device_runtime.round.door import Door
 from device_runtime.round.examples import MadeExamples
+from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
 from device_runtime.round.participation import Participant
@@ -211,7 +211,7 @@ def start(
     clock: Callable[[], float] = time.time,
     sensors: Callable[[Path], Sensors] = machine_sensors,
     made_examples: MadeExamples | None = None,
-    door: Door | None = None,
+    fixed_times: FixedTimes | None = None,
     housekeeping: Housekeeping | None = None,
 ) -> Running:
     """Starts a device host in this process.
@@ -224,7 +224,7 @@ def start(
       clock: seconds since the epoch.
       sensors: what the device whose store lies at a path can tell about itself; by default this machine's readings.
       made_examples: see Participant.
-      door: see Participant; by default one with the ``threads`` of the configuration.
+      fixed_times: see Participant; by default one with the ``threads`` of the configuration.
       housekeeping: of the state folder; by default a new one, which prunes now.
 
     Raises:
@@ -308,7 +308,9 @@ def start(
                     roster=roster,
                     made_examples=made_examples,
                     trainer=trainer,
-                    door=Door(threads=config.threads, stop=stopped) if door is None else door,
+                    fixed_times=FixedTimes(threads=config.threads, stop=stopped)
+                    if fixed_times is None
+                    else fixed_times,
                     processes=processes,
                     clock=clock,
                 ),

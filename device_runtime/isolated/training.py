@@ -21,7 +21,7 @@ from device_runtime.isolated.code import LIBRARIES, ServiceCode
 from device_runtime.isolated.host import Asked, IsolatedHost
 from device_runtime.isolated.limits import CallLimits, HandlerFailed, Reason
 from device_runtime.isolated.stores import MemoryStore
-from device_runtime.round.door import seconds_left
+from device_runtime.round.fixed_times import seconds_left
 from odp import _validate
 from odp._system.closing import Closing
 from odp._system.extras import require
@@ -56,7 +56,7 @@ class IsolatedTrainer(Closing):
 
     Trainings run one after the other, and the time of one begins when it is asked for: none goes on after it, nor after
     the time of the contribution that it is for. A device host gives each training the trainer for that whole time
-    (``Door.place``). A program that fails is not paused: it may have failed for one person's data alone.
+    (``FixedTimes.place``). A program that fails is not paused: it may have failed for one person's data alone.
 
     Args:
       seconds: of one training, by the wall clock and of its processor.

@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from device_runtime.round.computations import Described
+from device_runtime.round.computing_places import PROCESS_BYTES
 from device_runtime.round.computing_worker import NO_PROCESS, receive, send
-from device_runtime.round.door import PROCESS_BYTES, Window
+from device_runtime.round.fixed_times import Window
 from device_runtime.store.keys import StoreKey
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Int64Array

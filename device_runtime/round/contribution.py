@@ -20,7 +20,7 @@ import numpy as np
 
 from device_runtime.round.computations import NO_KEYS, Computation, OwnData, described
 from device_runtime.round.computing_processes import ComputingProcess, TaskProcesses
-from device_runtime.round.door import Door, Window
+from device_runtime.round.fixed_times import FixedTimes, Window
 from device_runtime.store.reader import beside
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
@@ -136,7 +136,7 @@ class Contributing:
     """One device's contribution at its fixed times. A context manager, which ends its computation; for one thread.
 
     Args:
-      door: gives the times.
+      fixed_times: gives the times.
       terms: of the task.
       computer: where it is computed.
       keyed: whether rows of the model are asked for by key, before the contribution.
@@ -146,11 +146,11 @@ class Contributing:
     """
 
     def __init__(
-        self, door: Door, terms: ComputingTerms, computer: Computer, *, keyed: bool, check: Callable[[bytes], None],
-        empty: bytes,
+        self, fixed_times: FixedTimes, terms: ComputingTerms, computer: Computer, *, keyed: bool,
+        check: Callable[[bytes], None], empty: bytes,
         lent: Callable[[float], contextlib.AbstractContextManager[None]] = lambda seconds: contextlib.nullcontext(),
     ) -> None:  # fmt: skip
-        self._door, self._terms, self._computer = door, terms, computer
+        self._fixed_times, self._terms, self._computer = fixed_times, terms, computer
         self._keyed, self._check, self._empty, self._lent = keyed, check, empty, lent
         self._usable = not keyed
         self._window: Window | None = None
@@ -164,7 +164,7 @@ class Contributing:
           NotNow: the host stops.
         """
         self._take_place()
-        window = self._door.reading(self._terms)
+        window = self._fixed_times.reading(self._terms)
         with self._lent(window.seconds_left):
             keys = window.compute(lambda: self._computer.keys(window))
         self._usable = keys is not None
@@ -173,7 +173,7 @@ class Contributing:
     def contribution(self, slices: Slices | None) -> Contribution:
         """The contribution, at a fixed time: what is made of it until ``leave`` leaves with it. Raises as ``keys``."""
         self._take_place()
-        window = self._window = self._door.computing(self._terms)
+        window = self._window = self._fixed_times.computing(self._terms)
 
         def computed() -> Contribution:
             if not self._usable:
@@ -204,8 +204,8 @@ class Contributing:
         """Until the contribution is computed: a process that read its rows for keys goes on to use its memory."""
         if self._place is None:
             with contextlib.ExitStack() as place:
-                place.enter_context(self._door.place(self._terms))
-                with self._door.active.given_away():
+                place.enter_context(self._fixed_times.place(self._terms))
+                with self._fixed_times.active.given_away():
                     place.enter_context(self._computer.reserved())
                 self._place = place.pop_all()
 

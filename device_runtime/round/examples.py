@@ -6,7 +6,7 @@ has the features and the label that the definition names. Any other name is the 
 
 A developer's code that makes examples sees private data. How long it runs, how many rows it makes, and whether it
 fails, must not show in what the device does next. So it gets the same public time on every device and in every round
-(``door.py``), and its rows another one, which follows from the most rows that the task may read. Rows that are not
+(``fixed_times.py``), and its rows another one, which follows from the most rows that the task may read. Rows not
 stored by then are not stored at all. Where the code fails, dies, answers nonsense or takes too long, the examples that
 it made earlier stay as they were: they are the person's data as much as new ones, and what is computed of them is
 private and charged in any case.
@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from device_runtime.round.door import Door, Window
+from device_runtime.round.fixed_times import FixedTimes, Window
 from device_runtime.round.precedence import Precedence
 from device_runtime.store.database import Database
 from device_runtime.store.keyed_ratings import numbered_ratings, ratings_by_id
@@ -294,12 +294,12 @@ class MadeExamples:
     code_seconds: float
     precedence: Precedence = field(default_factory=Precedence)
 
-    def make(self, store: Store, work: Offered, door: Door) -> None:
+    def make(self, store: Store, work: Offered, fixed_times: FixedTimes) -> None:
         """Makes the examples that the task of ``work`` may read; returns when the time is over, and raises nothing."""
         if not (most := self.maker.most_asked(work)):
             return
         storing = STORE_SECONDS + ROW_SECONDS * most
-        window = door.lasting(self.code_seconds + storing)
+        window = fixed_times.lasting(self.code_seconds + storing)
         path, key = store.path, store.key
 
         def late() -> bool:

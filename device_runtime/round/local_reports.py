@@ -8,7 +8,7 @@ rounds and sessions (``pipeline.py``).
    a token, where the population's issuer gives them       the same calls for everybody
 3. a row of the task, if it has rows                       the same request of every device
 4. * the conditions again; time for the device's own code  the same time whatever it does
-5. * the data are read, and the report is made             for a fixed time (``door.py``), of which the rest is for 6
+5. * the data are read, and the report is made             in a fixed time (``fixed_times.py``), whose rest is for 6
 6. the store: PREPARED, bytes and id to send, the charge   one transaction
 7. ``Report``                                              the server counts one report per id
 8. the store: SENT, bytes erased                           one transaction

@@ -8,7 +8,7 @@ sessions and reports of local trust (``pipeline.py``).
    evidence of both enclaves
    the token of the round, where its issuer gives them       ``admission.py``: the same calls for everybody
 3. * the conditions again; time for the device's own code    the same time whatever it does
-4. * the data are read, where rows are asked for by key      for a fixed time (``door.py``)
+4. * the data are read, where rows are asked for by key      for a fixed time (``fixed_times.py``)
 5. the rows that the device needs, if any                    as the task says: ``device_runtime.rows.retrieval``
 6. * the data are read; clip, quantise                       for a fixed time, of which the rest is for 7
 7. mask, encrypt; the store: PREPARED, bytes to send, local  one transaction
@@ -47,8 +47,8 @@ from device_runtime.round.admission import NO_TOKEN, Admission
 from device_runtime.round.computations import NO_KEYS
 from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.contribution import require_trainable, without_rows
-from device_runtime.round.door import Door
 from device_runtime.round.examples import MadeExamples
+from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.round.gate import Gate
 from device_runtime.round.pipeline import Logged, Pipeline
 from device_runtime.round.verification import Records, require_round_key
@@ -103,7 +103,7 @@ class Participant:
       made_examples: gives the device's own code time to make the examples that a task may read, before each
         contribution to one.
       trainer: runs developers' networks; without one, their tasks are refused.
-      door: gives every computation on a person's data its fixed time.
+      fixed_times: gives every computation on a person's data its fixed time.
       processes: compute what may take long, or much memory.
       clock: seconds since the epoch.
       random_bytes: source of reply keys.
@@ -121,7 +121,7 @@ class Participant:
     roster: frozenset[bytes] | None = None
     made_examples: MadeExamples | None = None
     trainer: ProgramTrainer | None = None
-    door: Door = dataclasses.field(default_factory=Door)
+    fixed_times: FixedTimes = dataclasses.field(default_factory=FixedTimes)
     processes: ComputingProcesses = dataclasses.field(default_factory=ComputingProcesses)
     clock: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = os.urandom
@@ -142,8 +142,8 @@ class Participant:
         return Pipeline(
             admission=self.tokens,
             catalogues=CatalogueMemory(None, self.services.catalogue_steps) if catalogues is None else catalogues,
-            gate=self.gate, log=self.log, charters=self.charters, made_examples=self.made_examples, door=self.door,
-            processes=self.processes, trainer=self.trainer, clock=self.clock,
+            gate=self.gate, log=self.log, charters=self.charters, made_examples=self.made_examples,
+            fixed_times=self.fixed_times, processes=self.processes, trainer=self.trainer, clock=self.clock,
         )  # fmt: skip
 
     def take_part(self, store: Store, work: Work, traffic: Traffic) -> Outcome:

@@ -3,7 +3,7 @@
 1. ``admitted``: the person's decisions and limits, the conditions, the transparency log   nothing was asked of anybody
 2. the token, and the model: the caller's own calls, the same of every device              nothing private was sent
 3. ``before_data``: the conditions again; time for the device's own code                   a fixed time
-4. ``contributing``: rows are read, and a contribution is computed                         a fixed time (``door.py``)
+4. ``contributing``: rows are read, and a contribution is computed                         in ``fixed_times.py``
 5. the store: PREPARED, in the caller's own words, and ``leave``                           within that time
 
 From step 3 on, which calls a device makes, when, of which sizes and in which order follows from public facts, the
@@ -21,8 +21,8 @@ from device_runtime.round.admission import Admission
 from device_runtime.round.computations import Computation, ReportComputation, RoundComputation
 from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.contribution import Computer, Contributing, Here, There
-from device_runtime.round.door import Door
 from device_runtime.round.examples import MadeExamples
+from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.round.gate import Gate
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
@@ -54,7 +54,7 @@ class Pipeline:
     log: LogGuard | None = None
     charters: CharterMemory = field(default_factory=CharterMemory)
     made_examples: MadeExamples | None = None
-    door: Door = field(default_factory=Door)
+    fixed_times: FixedTimes = field(default_factory=FixedTimes)
     processes: ComputingProcesses = field(default_factory=ComputingProcesses)
     trainer: ProgramTrainer | None = None
     clock: Callable[[], float] = time.time
@@ -65,7 +65,7 @@ class Pipeline:
         if self.made_examples is None:
             yield
             return
-        with self.made_examples.precedence.taken(self.door.sleep):
+        with self.made_examples.precedence.taken(self.fixed_times.sleep):
             yield
 
     def admitted(
@@ -83,7 +83,7 @@ class Pipeline:
         """
         try:
             self.gate.task(store, work.terms, round)
-            self.door.require(work.definition, work.computing)
+            self.fixed_times.require(work.definition, work.computing)
         except PrivacyError:
             store.declined(work.signed_task, work.terms, round, time=self.clock())
             raise
@@ -111,7 +111,7 @@ class Pipeline:
         """
         self.gate.before_data(store, work.terms)
         if self.made_examples is not None:
-            self.made_examples.make(store, work, self.door)
+            self.made_examples.make(store, work, self.fixed_times)
             self.gate.after_data(store, work.terms)
 
     def contributing(self, store: Store, work: Work, *, seed: int) -> Contributing:
@@ -122,7 +122,7 @@ class Pipeline:
             keyed=model.keyed, catalogue=self.catalogues.of(model.definition, fetch=False),
         )  # fmt: skip
         return Contributing(
-            self.door, work.computing,
+            self.fixed_times, work.computing,
             self._computer(store, work, computation, most_keys=model.rows_per_request, length=query.payload_bytes),
             keyed=model.keyed, check=query.check, empty=model.client.empty(work.round), lent=self._lent,
         )  # fmt: skip
@@ -141,7 +141,7 @@ class Pipeline:
                 raise ValueError("a report of another length")
 
         return Contributing(
-            self.door, work.computing, self._computer(store, work, computation, most_keys=0, length=length),
+            self.fixed_times, work.computing, self._computer(store, work, computation, most_keys=0, length=length),
             keyed=False, check=check, empty=empty, lent=self._lent,
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ Steps of one device, in this order. Those marked with * are shared with rounds a
    the token of the round, where its issuer gives them     the same in all attempts
    the model, where the task reads it                      the same for all devices
 3. * the conditions again; time for the device's own code  the same time whatever it does
-4. * the data are read; clip, quantise                     for a fixed time (``door.py``), before the session begins:
+4. * the data are read; clip, quantise                     in a fixed time (``fixed_times.py``), before the session:
                                                            others wait for each message of it
 5. keys; the store: the attempt; reveal, shares            random numbers of this session, and no data
 6. noise, mask; limits; the store: PREPARED, with nothing  one transaction

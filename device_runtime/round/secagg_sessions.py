@@ -268,7 +268,7 @@ class _Table:
             # A contribution takes its fixed time, in which others may gather for the next attempt.
             if place.outage is not None and not self._gathers(place.traffic):
                 raise place.outage
-            with self._owner.participant.door.active:
+            with self._owner.participant.fixed_times.active:
                 place.request = place.seat.sit_down(place.traffic)
         except _OUTAGES as outage:
             self._keep_outside(place, outage)

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from doors import impatient_door
+from fixed_times import impatient_times
 from trust.enrolment.world import Clock, Developer
 from trust.enrolment.world import World as IssuerWorld
 
@@ -454,7 +454,7 @@ class World:
             admission=Admission(
                 services, self.attesters, clock=time.time if self.issuer is None else self.issuer.clock
             ),
-            door=impatient_door(),
+            fixed_times=impatient_times(),
             records=Records(self.folder / "devices-state" / FOLDER, lambda: values),
         )
 

@@ -20,7 +20,7 @@ from e2e.world import POPULATION, World, small_task
 import odp
 from device_runtime.isolated import CallLimits
 from device_runtime.person.limits import Limits
-from device_runtime.round.door import Door
+from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.sdk import EXAMPLE, RECOMMENDED, Environment, Isolation
 from device_runtime.store.store import Store, store_path
 from odp.errors import ConfigurationError, ServiceUnavailable
@@ -48,7 +48,7 @@ def until_finished(seconds: float, finished: threading.Event) -> None:
 
 
 def test_its_service_makes_the_examples_of_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("device_runtime.host.program.Door", functools.partial(Door, wait=until_finished))
+    monkeypatch.setattr("device_runtime.host.program.FixedTimes", functools.partial(FixedTimes, wait=until_finished))
     (tmp_path / "films.py").write_text(SERVICE)
     others = odp.data.synthetic_movielens(n_users=OTHERS, n_items=12, ratings_per_user=5, seed=5)
     made = odp.Events(service="films", type=EXAMPLE, item="film", value="stars")

@@ -24,7 +24,7 @@ import server.program
 import trusted_aggregator.enclave.process
 import trusted_aggregator.host.config
 import trusted_aggregator.host.program
-from device_runtime.round.door import Door
+from device_runtime.round.fixed_times import FixedTimes
 from distributor.helper_program import HelperConfig, helper_key, start_helper
 from odp.algorithms.computing_time import fixed_seconds
 from odp.algorithms.dpam.config import RatingsData
@@ -271,7 +271,7 @@ class World:
         }
         return device_runtime.start(
             device_runtime.Config(**{**settings, **changes}), ratings=ratings, examples=examples,
-            log=self.log("devices"), door=Door(threads=3, wait=until_finished),
+            log=self.log("devices"), fixed_times=FixedTimes(threads=3, wait=until_finished),
         )  # fmt: skip
 
     def finish(self, handle: TaskHandle, devices: device_runtime.Running) -> server_pb2.TaskStatus:

@@ -116,8 +116,8 @@ BUGS = (
         TRANSCRIPTS,
         f"{TRANSCRIPTS}::test_r182_a_developers_own_code_tells_no_bit_by_how_long_it_runs",
         "device_runtime/round/examples.py",
-        "window = door.lasting(self.code_seconds + storing)",
-        "window = door.lasting(self.code_seconds)",
+        "window = fixed_times.lasting(self.code_seconds + storing)",
+        "window = fixed_times.lasting(self.code_seconds)",
     ),
     Bug(
         "a counter counts as written before its write",

@@ -354,26 +354,26 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R183", "a deadline that depends on the data", "security/test_transcripts.py::"
          "test_r183_a_computation_that_does_not_end_ends_in_an_upload_like_any_other"),
         ("R345", "a computation that ends, fails or hangs on a bit",
-         "device_runtime/round/test_door.py::"
+         "device_runtime/round/test_fixed_times.py::"
          "test_r345_a_contribution_leaves_at_its_time_whatever_its_computation_did"),
         ("R345", "reading that takes longer where rows match",
-         "device_runtime/round/test_door.py::"
+         "device_runtime/round/test_fixed_times.py::"
          "test_r345_keys_leave_at_their_time_and_a_device_that_could_not_read_asks_for_none"),
-        ("R345", "a reader's lock that holds up the upload", "device_runtime/round/test_door.py::"
+        ("R345", "a reader's lock that holds up the upload", "device_runtime/round/test_fixed_times.py::"
          "test_r345_a_reader_is_gone_before_the_contribution_is_stored"),
         ("R345", "long texts that hold up the device", "device_runtime/store/test_labelled_examples.py::"
          "test_r345_no_more_of_an_example_is_read_than_the_tasks_own_numbers_say"),
         ("R346", "one device's data in the times of another",
-         "device_runtime/round/test_door.py::"
+         "device_runtime/round/test_fixed_times.py::"
          "test_r346_what_one_device_holds_moves_no_begin_of_another"),
         ("R347", "a computation that cannot be stopped",
-         "device_runtime/round/test_door.py::"
+         "device_runtime/round/test_fixed_times.py::"
          "test_r347_a_process_that_does_not_end_is_killed_at_its_time"),
         ("R347", "memory that ends the device in silence",
-         "device_runtime/round/test_door.py::"
+         "device_runtime/round/test_fixed_times.py::"
          "test_r347_a_process_has_a_limit_of_memory_and_its_device_sends_the_empty_contribution"),
         ("R348", "a task that slow devices answer by empty contributions for ever",
-         "device_runtime/round/test_door.py::"
+         "device_runtime/round/test_fixed_times.py::"
          "test_r348_a_device_that_cannot_compute_a_task_declines_it_before_it_reads_data"),
         ("R349", "rows of own code that take long to store", "device_runtime/round/test_made_examples.py::"
          "test_r349_rows_that_are_stored_too_late_are_rolled_back_and_time_is_kept"),

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from doors import impatient_door
+from fixed_times import impatient_times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transcripts import Transcript
@@ -29,8 +29,8 @@ import odp
 from device_runtime.inference.candidates import CandidateModel, recommend_candidates
 from device_runtime.network.services import Traffic
 from device_runtime.round.admission import attesters_of
-from device_runtime.round.door import Door
 from device_runtime.round.examples import ROW_SECONDS, STORE_SECONDS, MadeExamples, examples
+from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.rows.lookup import FoundTable
 from device_runtime.store.keyed_ratings import rate
 from device_runtime.store.store import Store
@@ -381,16 +381,16 @@ def test_r182_a_developers_own_code_tells_no_bit_by_how_long_it_runs(
             assert finished.wait(60)
         now[0] += wanted
 
-    begin = Door._begin
+    begin = FixedTimes._begin
 
     def reading(*given: Any) -> Any:
         started.append(now[0])
         return begin(*given)
 
-    monkeypatch.setattr(Door, "_begin", reading)
-    made, door = timed(Code(lambda: over.wait(60))), impatient_door(wait=wait, monotonic=lambda: now[0])
+    monkeypatch.setattr(FixedTimes, "_begin", reading)
+    made, fixed_times = timed(Code(lambda: over.wait(60))), impatient_times(wait=wait, monotonic=lambda: now[0])
     try:
-        assert seen_of(hostile, Data({7: 4.0}), monkeypatch, made_examples=made, door=door)[1] == "sent"
+        assert seen_of(hostile, Data({7: 4.0}), monkeypatch, made_examples=made, fixed_times=fixed_times)[1] == "sent"
     finally:
         over.set()
     assert started[0] == whole
@@ -406,7 +406,7 @@ def test_r183_a_computation_that_does_not_end_ends_in_an_upload_like_any_other(
     monkeypatch.setattr(client, "contribute", lambda *_, **__: release.wait(60))
     began = time.monotonic()
     try:
-        assert seen_of(hostile, Data({7: 4.0}), monkeypatch, door=Door(speed=lambda: 0.0)) == in_time
+        assert seen_of(hostile, Data({7: 4.0}), monkeypatch, fixed_times=FixedTimes(speed=lambda: 0.0)) == in_time
     finally:
         release.set()
     assert time.monotonic() - began < 30

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from doors import impatient_door
+from fixed_times import impatient_times
 from hosts import Host, states
 from stores import pages_of
 
@@ -194,8 +194,8 @@ def test_a_computation_that_took_too_long_ends_in_the_empty_contribution(
     world.fill([3])
     monkeypatch.setattr(RoundComputation, "compute", lambda *_: time.sleep(0.05))
     host = Host(world, count=1)
-    door = impatient_door(wait=lambda seconds, finished: None)
-    host.fleet._participant = dataclasses.replace(host.fleet._participant, door=door)
+    fixed_times = impatient_times(wait=lambda seconds, finished: None)
+    host.fleet._participant = dataclasses.replace(host.fleet._participant, fixed_times=fixed_times)
     host.events = [world.close_round] * 3
     host.run()
     assert states(world, 1) == [[State.SENT] * 3]

@@ -19,15 +19,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doors import impatient_door
+from fixed_times import impatient_times
 
 import odp
 from device_runtime.isolated.training import IsolatedTrainer
-from device_runtime.round import computing_processes, door
+from device_runtime.round import computing_places, computing_processes
 from device_runtime.round.computations import RoundComputation
+from device_runtime.round.computing_places import PROCESS_BYTES, processes_of_machine
 from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.contribution import Contributing, There
-from device_runtime.round.door import PROCESS_BYTES, Door, Window, processes_of_machine
+from device_runtime.round.fixed_times import FixedTimes, Window
 from device_runtime.store.store import Store
 from device_runtime.tasks.computing_terms import ComputingTerms, Place
 from odp.algorithms.computing_time import SAFETY, SHARE_OF_TIME
@@ -88,7 +89,7 @@ class Living:
 
 
 def contributions(
-    shared: Door, terms: ComputingTerms, computers: list[Computer], *, keyed: bool = False
+    shared: FixedTimes, terms: ComputingTerms, computers: list[Computer], *, keyed: bool = False
 ) -> list[bytes]:
     """What the devices of one host send, side by side."""
 
@@ -122,7 +123,7 @@ def test_r387_a_training_that_takes_all_of_its_time_empties_no_contribution_of_t
     """In real time. One lock for all trainings, which begin a few milliseconds apart, empties most of them."""
     trainer: Any = Trainer()
     devices = [Computer(lambda takes=takes: trainer._reply_of(takes, {}, {})) for takes in (60.0, *[0.02] * 4)]  # type: ignore[misc]
-    assert contributions(Door(speed=lambda: 1.0), TRAINER, devices).count(PAYLOAD) == 4
+    assert contributions(FixedTimes(speed=lambda: 1.0), TRAINER, devices).count(PAYLOAD) == 4
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
@@ -131,7 +132,7 @@ def test_r387_computations_in_place_end_in_time_where_all_devices_are_at_their_w
     terms = ComputingTerms(
         seconds=0.25, keys_seconds=0.0, worst_seconds=0.25 / SAFETY, worst_bytes=2**20, place=Place.HERE
     )
-    host = Door(monotonic=lambda: 0.0, speed=lambda: speed)
+    host = FixedTimes(monotonic=lambda: 0.0, speed=lambda: speed)
     windows = [host.computing(terms) for _ in range(200)]
     ends = shared_processor([window._begin for window in windows], speed * terms.worst_seconds / SHARE_OF_TIME)
     late = [number for number, window in enumerate(windows) if ends[number] > window._computed_at + 1e-9]
@@ -160,7 +161,7 @@ def shared_processor(begins: list[float], seconds: float) -> list[float]:
 
 def test_r387_few_computations_in_place_use_memory_at_a_time() -> None:
     terms = ComputingTerms(seconds=0.25, keys_seconds=0.0, worst_seconds=1e-3, worst_bytes=2**26, place=Place.HERE)
-    host = Door(monotonic=lambda: 0.0, speed=lambda: 0.0)
+    host = FixedTimes(monotonic=lambda: 0.0, speed=lambda: 0.0)
     windows = [host.computing(terms) for _ in range(20)]
     open_windows = [sum(other._begin <= one._begin < other._computed_at - 1e-9 for other in windows) for one in windows]
     assert max(open_windows) * terms.worst_bytes <= 2**29
@@ -171,7 +172,7 @@ def test_r388_a_device_holds_its_place_from_its_keys_to_the_end_of_its_contribut
     """Its process keeps its rows in between. Without places, all six live at a time."""
     living = Living()
     devices = [Computer(lambda: time.sleep(0.05), living) for _ in range(6)]
-    shared = impatient_door(processors=2, processes=2)
+    shared = impatient_times(processors=2, processes=2)
     assert contributions(shared, terms, devices, keyed=True) == [PAYLOAD] * 6
     assert living.most == (2 if terms.place is Place.PROCESS else 1)
 
@@ -186,7 +187,7 @@ def test_r388_processes_that_compute_at_a_time_fit_the_processors_and_the_memory
     sizes = {"SC_PHYS_PAGES": memory, "SC_PAGE_SIZE": PROCESS_BYTES}
     monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(processors)))
-    monkeypatch.setattr(door, "_CONTAINER_BYTES", tmp_path / "memory.max")
+    monkeypatch.setattr(computing_places, "_CONTAINER_BYTES", tmp_path / "memory.max")
     (tmp_path / "memory.max").write_text(container)
     assert processes_of_machine() == places
 
@@ -197,9 +198,9 @@ def test_r455_computations_of_several_tasks_use_no_more_processors_than_the_mach
     """A server offers devices of one host several tasks. Those in place need most of one processor, and get 2/3 of it
     where two processes compute on two: the later ones of many would be late, and empty.
     """
-    monkeypatch.setattr(door, "_LOOK_SECONDS", 1e-3)
+    monkeypatch.setattr(computing_places, "LOOK_SECONDS", 1e-3)
     stop = threading.Event()
-    shared = Door(processors=2, processes=2, speed=lambda: 0.0, stop=stop)
+    shared = FixedTimes(processors=2, processes=2, speed=lambda: 0.0, stop=stop)
 
     def waits(*places: ComputingTerms) -> None:
         """A device of each would wait, until its host stops."""
@@ -222,7 +223,7 @@ def test_r455_computations_of_several_tasks_use_no_more_processors_than_the_mach
 
 
 def test_r455_computations_in_place_that_follow_one_another_keep_no_process_from_beginning() -> None:
-    shared = Door(processors=1, processes=1, speed=lambda: 0.0)
+    shared = FixedTimes(processors=1, processes=1, speed=lambda: 0.0)
     begun = threading.Event()
 
     def process() -> None:
@@ -242,7 +243,7 @@ def test_r455_computations_in_place_that_follow_one_another_keep_no_process_from
 
 def test_a_device_that_waits_for_a_place_has_not_begun_where_its_host_stops() -> None:
     stop = threading.Event()
-    shared = Door(processes=1, speed=lambda: 0.0, stop=stop)
+    shared = FixedTimes(processes=1, speed=lambda: 0.0, stop=stop)
     stop.set()
     with (
         shared.place(PROCESS),
@@ -333,11 +334,11 @@ def test_r389_a_fork_that_fails_ends_no_process_of_the_other_devices(
         ]
         with of_task.reserved():
             """Their template is there."""
-        devices[0]._process = devices[0]._begun(impatient_door().lasting(60.0))
+        devices[0]._process = devices[0]._begun(impatient_times().lasting(60.0))
         with pytest.raises(OSError, match="no process left"):
-            devices[1].contribution(SLICES, impatient_door().lasting(60.0))
+            devices[1].contribution(SLICES, impatient_times().lasting(60.0))
         for device in (devices[2], devices[0]):
-            assert device.contribution(SLICES, impatient_door().lasting(60.0))
+            assert device.contribution(SLICES, impatient_times().lasting(60.0))
         for device in devices:
             device.end()
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doors import impatient_door, until_finished
+from fixed_times import impatient_times, until_finished
 
 import odp
 from device_runtime.network.services import Traffic
@@ -76,7 +76,7 @@ class Device:
             services=services,
             pipeline=Pipeline(
                 admission=Admission(services, clock=lambda: self.now), catalogues=CatalogueMemory(None, lambda *_: []),
-                gate=Gate(limits=limits, clock=lambda: self.now), door=impatient_door(), clock=lambda: self.now,
+                gate=Gate(limits=limits, clock=lambda: self.now), fixed_times=impatient_times(), clock=lambda: self.now,
             ),
             monotonic=lambda: self.steady,
         )  # fmt: skip
@@ -272,8 +272,8 @@ def test_r345_a_report_leaves_at_its_time_after_that_of_a_developers_own_code(st
         now[0] += seconds
 
     made = MadeExamples(maker=Slow(), code_seconds=6.0)
-    door = impatient_door(wait=wait, monotonic=lambda: now[0])
-    pipeline = dataclasses.replace(device.reporting.pipeline, door=door, made_examples=made)
+    fixed_times = impatient_times(wait=wait, monotonic=lambda: now[0])
+    pipeline = dataclasses.replace(device.reporting.pipeline, fixed_times=fixed_times, made_examples=made)
     device.reporting = dataclasses.replace(device.reporting, pipeline=pipeline)
     assert device.report() is Outcome.SENT
     code, fixed = 6.0 + STORE_SECONDS + ROW_SECONDS * Slow.most, device.work.computing.seconds

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doors import impatient_door, until_finished
+from fixed_times import impatient_times, until_finished
 
 import odp
 from device_runtime.isolated import CallLimits
 from device_runtime.network.services import Traffic
-from device_runtime.round.door import Door
 from device_runtime.round.examples import ROW_SECONDS, STORE_SECONDS, MadeExamples, most_asked
+from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.sdk import EXAMPLE, Device, Environment, Isolation
 from device_runtime.store.store import Store
@@ -85,9 +85,9 @@ class Maker:
         self._keep(store)
 
 
-def with_code(world: Any, maker: Any, **door: Any) -> Participant:
+def with_code(world: Any, maker: Any, **fixed_times: Any) -> Participant:
     made = MadeExamples(maker=maker, code_seconds=6.0)
-    return dataclasses.replace(world.participant(), made_examples=made, door=impatient_door(**door))
+    return dataclasses.replace(world.participant(), made_examples=made, fixed_times=impatient_times(**fixed_times))
 
 
 def test_they_are_made_before_a_contribution_and_once_for_it(world: Any) -> None:
@@ -182,7 +182,7 @@ def test_r349_rows_that_are_stored_too_late_are_rolled_back_and_time_is_kept(
         whole = 0.2 + STORE_SECONDS + ROW_SECONDS * 10_000
         began = time.monotonic()
         with world.store(0) as store:
-            MadeExamples(maker=maker, code_seconds=0.2).make(store, task, Door(speed=lambda: 0.0))
+            MadeExamples(maker=maker, code_seconds=0.2).make(store, task, FixedTimes(speed=lambda: 0.0))
             assert whole <= time.monotonic() - began < whole + 20
             assert [event.data["film"] for event in store.data("films").events(type=EXAMPLE)] == kept
         assert stored[0] <= 10_000
@@ -211,7 +211,7 @@ def test_the_service_of_a_device_makes_what_the_task_trains_on(world: Any, devic
             store.data("films").add_event("seen", {"film": film}, time=time.time())
     made = MadeExamples(maker=device._service, code_seconds=60.0)
     with own_store(device) as store:
-        made.make(store, work_of(world).model, impatient_door())
+        made.make(store, work_of(world).model, impatient_times())
         found = [event.data for event in store.data("films").events(type=EXAMPLE)]
     assert found == [{"film": 3, "stars": 4.0}, {"film": 9, "stars": 4.0}]
 
@@ -221,7 +221,7 @@ def test_where_the_service_fails_earlier_examples_stay_and_the_person_alone_is_t
     with own_store(device) as store:
         _adds(store)
         store.data("films").add_event("broken", {}, time=time.time())
-        MadeExamples(maker=device._service, code_seconds=60.0).make(store, work_of(world).model, impatient_door())
+        MadeExamples(maker=device._service, code_seconds=60.0).make(store, work_of(world).model, impatient_times())
         assert [event.data for event in store.data("films").events(type=EXAMPLE)] == [{"film": 7, "stars": 2.0}]
     assert any("on_training_examples of the service failed" in line for line in device._notes.lines())
     assert "secret-of-the-person" not in "".join(device._notes.lines())

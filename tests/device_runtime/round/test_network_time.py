@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from doors import impatient_door
+from fixed_times import impatient_times
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
@@ -22,7 +22,7 @@ from device_runtime.isolated.limits import HandlerFailed, Reason
 from device_runtime.network.services import Traffic
 from device_runtime.person.limits import Limits
 from device_runtime.round.computations import NO_KEYS
-from device_runtime.round.door import Door
+from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.round.gate import Gate
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.secagg import Seat, Session
@@ -140,12 +140,12 @@ def work_of(world: World, train: Callable[[], np.ndarray]) -> Work:
     return open_assignment(world.server.assignment, population="people", trainer=Trainer(train))
 
 
-def door_of(clock: Clock) -> Door:
-    return impatient_door(wait=clock.wait, monotonic=lambda: clock.now)
+def times_of(clock: Clock) -> FixedTimes:
+    return impatient_times(wait=clock.wait, monotonic=lambda: clock.now)
 
 
 def take_part(world: World, device: int, train: Callable[[], np.ndarray], clock: Clock) -> Outcome:
-    participant = dataclasses.replace(world.participant(), door=door_of(clock))
+    participant = dataclasses.replace(world.participant(), fixed_times=times_of(clock))
     with world.store(device) as store:
         return participant.take_part(store, work_of(world, train), Traffic())
 
@@ -177,14 +177,14 @@ def test_r457_the_trainer_is_ready_before_the_time_of_a_training_whatever_the_de
 ) -> None:
     """Its start takes longer than a training. Where only rows start it, the first device that has some is late."""
     clock, trainer, prepared = Clock(lambda: 0), Trainer(moved), list[list[bytes]]()
-    door = door_of(clock)
+    fixed_times = times_of(clock)
 
     def wait(seconds: float, finished: threading.Event) -> None:
         prepared.append(list(trainer.prepared))
         clock.wait(seconds, finished)
 
-    door._wait = wait
-    participant = dataclasses.replace(network.participant(), door=door, trainer=trainer)
+    fixed_times._wait = wait
+    participant = dataclasses.replace(network.participant(), fixed_times=fixed_times, trainer=trainer)
     with network.store(device) as store:
         assert participant.take_part(store, work_of(network, moved), Traffic()) is Outcome.SENT
     assert prepared == [[stored().flatbuffer]] * 2
@@ -235,7 +235,7 @@ def test_a_device_of_a_session_trains_before_it_has_a_seat(
     real = Participant(
         services=cast("Any", SimpleNamespace(catalogue_steps=None)), enclaves=cast("Any", None),
         gate=Gate(limits=Limits(min_cohort=6)),
-        door=door_of(clock),
+        fixed_times=times_of(clock),
     )  # fmt: skip
     enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
     slices = Slices(0, NO_KEYS, np.zeros((0, 0), dtype=np.float32), dict(broadcast.dense))

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from doors import impatient_door
 from e2e.combination_devices import data_of
+from fixed_times import impatient_times
 from hand_overs import NEW, OLD, Upgrade, upgradable
 from task_combinations import COMBINATIONS, DEVICES, Combination
 from upgrade_worlds import Masking, World
@@ -95,7 +95,7 @@ class Population:
         )
         whole: Any = SimpleNamespace(fetch=self._fetch)
         self.participant = Participant(
-            services=services, enclaves=Enclaves(services, lambda: values), door=impatient_door(),
+            services=services, enclaves=Enclaves(services, lambda: values), fixed_times=impatient_times(),
             retrievals=Retrievals(whole=whole, two_parties=cast("Any", None)),
             gate=Gate(limits=Limits(min_cohort=DEVICES, max_local_epsilon=100.0)),
         )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from crypto.secure_aggregation.test_erasure import kept_secrets
-from doors import impatient_door
+from fixed_times import impatient_times
 
 import odp
 from device_runtime.network.services import Traffic
@@ -88,13 +88,15 @@ class Table:
             join_session=lambda *_: wire.JoinResponse(config=self.config), require_pinned=lambda **addresses: None,
             catalogue_steps=None,
         )  # fmt: skip
-        real = Participant(services=services, enclaves=cast("Any", None), clock=lambda: 0.0, door=impatient_door())
+        real = Participant(
+            services=services, enclaves=cast("Any", None), clock=lambda: 0.0, fixed_times=impatient_times()
+        )
         self.participant: Any = SimpleNamespace(
             services=services,
             gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
             roster_for=lambda terms: None, tokens=real.tokens,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
-            dense_model=real.dense_model, door=real.door,
+            dense_model=real.dense_model, fixed_times=real.fixed_times,
             pipeline=SimpleNamespace(
                 before_data=lambda store, work: None, contributing=real.pipeline.contributing,
                 alone=real.pipeline.alone,

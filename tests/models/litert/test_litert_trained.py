@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from doors import impatient_door
+from fixed_times import impatient_times
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 from device_runtime.isolated.training import IsolatedTrainer
 from device_runtime.round.contribution import Contributing
-from device_runtime.round.door import Window
+from device_runtime.round.fixed_times import Window
 from device_runtime.tasks.assignment import Work, open_assignment
 from device_runtime.tasks.computing_terms import Place
 from odp.algorithms.fedavg.config import DPFedAvg
@@ -310,7 +310,7 @@ def test_a_device_with_a_hostile_program_sends_the_empty_contribution(
     assert work.computing.place is Place.TRAINER
     empty = work.model.client.empty(0)
     sent = Contributing(
-        impatient_door(),
+        impatient_times(),
         dataclasses.replace(work.computing, seconds=60.0),
         Computer(),
         keyed=False,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doors import impatient_door
+from fixed_times import impatient_times
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
@@ -135,14 +135,14 @@ def test_all_calls_of_one_contribution_have_one_time(monkeypatch: pytest.MonkeyP
             raise
         return True
 
-    door = impatient_door(monotonic=lambda: now[0])
+    fixed_times = impatient_times(monotonic=lambda: now[0])
     with IsolatedTrainer(seconds=20.0) as trainer:
-        assert door.lasting(20.0).compute(lambda: measure(trainer, 2))
+        assert fixed_times.lasting(20.0).compute(lambda: measure(trainer, 2))
         assert failed == []
-        assert door.lasting(20.0).compute(lambda: measure(trainer, 3)) is None
+        assert fixed_times.lasting(20.0).compute(lambda: measure(trainer, 3)) is None
         assert failed == [Reason.DEADLINE]
         # A call has the rest of its computation; outside of one it has its own limit.
-        assert door.lasting(10.0).compute(lambda: measure(trainer, 1))
+        assert fixed_times.lasting(10.0).compute(lambda: measure(trainer, 1))
         measure(trainer, 1)
     assert given == pytest.approx([20.0, 5.0, 20.0, 5.0, 10.0, 20.0], abs=0.5)
 
@@ -163,7 +163,7 @@ def test_a_program_is_killed_when_the_time_of_its_contribution_is_over() -> None
     with IsolatedTrainer(seconds=30.0) as trainer:
         trainer.require(program, most_examples=8)
         began = time.monotonic()
-        assert impatient_door().lasting(1.0).compute(lambda: train(trainer)) is None
+        assert impatient_times().lasting(1.0).compute(lambda: train(trainer)) is None
         assert failed == [Reason.DEADLINE]
         assert time.monotonic() - began < 15.0
 

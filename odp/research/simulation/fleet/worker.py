@@ -35,7 +35,7 @@ from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Traffic
 from device_runtime.person.conditions import Standing, readings
 from device_runtime.person.conditions import require as require_met
-from device_runtime.round.door import Door
+from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.round.local_reports import LocalReporting
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.verification import FOLDER, Records
@@ -105,7 +105,7 @@ class Worker:
             charters=charter_memory(values, folder),
             catalogues=catalogue_memory(self._services, folder),
             clock=self._device_clock,
-            door=Door(wait=_until_computed),
+            fixed_times=FixedTimes(wait=_until_computed),
         )  # fmt: skip
         self._reporting = LocalReporting.of(self._participant)
         self._reader = AssignmentReader(shard.population)

@@ -1,4 +1,4 @@
-"""The one door between a person's data and what leaves the device: it opens at times that public facts fix.
+"""Fixed times of everything that reads a person's data: what it made leaves the device when public facts say.
 
 How long a computation takes, and whether it ends at all, depends on the person's data. So whatever reads them gets the
 same time on every device, and what it made, or nothing, is handed on when that time is over:
@@ -37,16 +37,21 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from queue import SimpleQueue
 from typing import TypeVar
 
+from device_runtime.round import computing_places
+from device_runtime.round.computing_places import (
+    PROCESS_BYTES,
+    Active,
+    Processors,
+    processes_of_machine,
+    processors_of_machine,
+)
+from device_runtime.round.reused_threads import ReusedThreads
 from device_runtime.tasks.computing_terms import ComputingTerms, Place
 from odp import _validate
 from odp.algorithms.computing_time import (
@@ -55,17 +60,10 @@ from odp.algorithms.computing_time import (
     require_fast_enough,
 )
 from odp.errors import NotNow, PrivacyError, StateError, StoreUnreachable
-from odp.models.computing_cost import MOST_BYTES
 from odp.v1 import common_pb2
 
-#: Memory of a process that computes one contribution, beside that of the program itself.
-PROCESS_BYTES = int(MOST_BYTES)
 #: Memory of all computations in place whose windows are open.
 _BYTES_HERE = 2**29
-#: The memory that a container has.
-_CONTAINER_BYTES = Path("/sys/fs/cgroup/memory.max")
-#: How often a device that waits for a place looks whether its host stops.
-_LOOK_SECONDS = 0.5
 #: Seconds between two begins, at least: what opening a store and starting a thread take.
 _SHORTEST_APART = 4e-3
 #: Of a computation, in which rows are read.
@@ -76,31 +74,7 @@ _PASSED = threading.Event()
 _PASSED.set()
 
 
-class _Threads:
-    """Runs each act at once, on an idle thread or on a new one: one that takes too long delays no other act.
-
-    Idle threads are used again, as the memory of a new one costs more than most computations.
-    """
-
-    def __init__(self) -> None:
-        self._idle: deque[SimpleQueue[Callable[[], object]]] = deque()
-
-    def start(self, act: Callable[[], object]) -> None:
-        """Begins ``act``, which raises nothing."""
-        try:
-            acts = self._idle.pop()
-        except IndexError:
-            acts = SimpleQueue()
-            threading.Thread(target=self._work, args=(acts,), name="computing", daemon=True).start()
-        acts.put(act)
-
-    def _work(self, acts: SimpleQueue[Callable[[], object]]) -> None:
-        while True:
-            acts.get()()  # its result is held by nothing else than its window
-            self._idle.append(acts)
-
-
-_threads = _Threads()
+_threads = ReusedThreads()
 # Of the computation that a thread runs: the algorithm between it and a trainer of networks knows nothing of time.
 _here = threading.local()
 
@@ -111,102 +85,12 @@ def seconds_left() -> float:
     return math.inf if window is None else window.seconds_left
 
 
-class Active:
-    """At most ``threads`` threads work at a time; one that waits for a fixed time gives its place to another."""
-
-    def __init__(self, threads: int) -> None:
-        self._places = threading.Semaphore(threads)
-        self._mine = threading.local()
-
-    def __enter__(self) -> None:
-        self._places.acquire()
-        self._mine.held = True
-
-    def __exit__(self, *error: object) -> None:
-        self._mine.held = False
-        self._places.release()
-
-    @contextlib.contextmanager
-    def given_away(self) -> Iterator[None]:
-        """Frees the place of this thread, if it holds one, for the time within."""
-        if not getattr(self._mine, "held", False):
-            yield
-            return
-        self.__exit__()
-        try:
-            yield
-        finally:
-            self.__enter__()
-
-
-class _Processors:
-    """A machine's processors, which computations take in the order in which they come; thread-safe.
-
-    Each computation elsewhere has one of its own. Those HERE have one together: the first takes it, and the last one
-    frees it. None joins them while a computation that came earlier waits, which would wait for ever otherwise.
-    Computations HERE and trainings exclude each other.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._free, self._here, self._trainings = number, 0, 0
-        self._waiting: deque[object] = deque()
-        self._changed = threading.Condition()
-
-    def take(self, place: Place, is_over: Callable[[], bool]) -> bool:
-        """Whether a processor became free before ``is_over``, which is asked now and then."""
-        turn = object()
-        with self._changed:
-            self._waiting.append(turn)
-            try:
-                while not self._changed.wait_for(lambda: self._waiting[0] is turn and self._fits(place), _LOOK_SECONDS):
-                    if is_over():
-                        return False
-                self._free -= self._needs(place)
-                self._here += place is Place.HERE
-                self._trainings += place is Place.TRAINER
-                return True
-            finally:
-                self._waiting.remove(turn)
-                self._changed.notify_all()
-
-    def give_back(self, place: Place) -> None:
-        """After ``take``."""
-        with self._changed:
-            self._here -= place is Place.HERE
-            self._trainings -= place is Place.TRAINER
-            self._free += self._needs(place)
-            self._changed.notify_all()
-
-    def _fits(self, place: Place) -> bool:
-        excluded = {Place.HERE: self._trainings, Place.TRAINER: self._here}.get(place, 0)
-        return not excluded and self._free >= self._needs(place)
-
-    def _needs(self, place: Place) -> int:
-        """0 for a computation HERE beside another one, and else 1."""
-        return 0 if place is Place.HERE and self._here else 1
-
-
-def processors_of_machine() -> int:
-    """Processors that this program may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-def processes_of_machine() -> int:
-    """Processes, each of ``PROCESS_BYTES``, that the processors and the memory of this machine hold; at least one."""
-    if sys.platform != "linux":
-        return 1  # where none can be stopped, and so none is started
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):  # "max", or no such file
-        memory = min(memory, int(_CONTAINER_BYTES.read_text()))
-    return max(1, min(processors_of_machine(), memory // PROCESS_BYTES))
-
-
 def whole_time(seconds: float, finished: threading.Event) -> None:
     """Lets ``seconds`` pass, whether the computation has finished or not."""
     time.sleep(seconds)
 
 
-class Door:
+class FixedTimes:
     """Computes for one device after another, each at its fixed time; thread-safe.
 
     Args:
@@ -233,7 +117,7 @@ class Door:
         _validate.integer(low=1, high=64, threads=threads)
         self.active = Active(threads)
         places = {Place.PROCESS: processes or processes_of_machine(), Place.TRAINER: 1}
-        self._processors = _Processors(processors or processors_of_machine())
+        self._processors = Processors(processors or processors_of_machine())
         self._places = {place: threading.BoundedSemaphore(number) for place, number in places.items()}
         self._wait, self.monotonic, self._speed = wait, monotonic, speed
         self._stop = threading.Event() if stop is None else stop
@@ -272,7 +156,7 @@ class Door:
         with contextlib.ExitStack() as reserved:
             with self.active.given_away():
                 if (places := self._places.get(terms.place)) is not None:
-                    while not places.acquire(timeout=_LOOK_SECONDS):
+                    while not places.acquire(timeout=computing_places.LOOK_SECONDS):
                         if self._stop.is_set():
                             raise _stops()
                     reserved.callback(places.release)
@@ -318,15 +202,15 @@ def _stops() -> NotNow:
 class Window:
     """The time of one computation. For one thread."""
 
-    def __init__(self, door: Door, begin: float, computed_at: float, due: float) -> None:
-        self._door, self._begin, self._computed_at, self._due = door, begin, computed_at, due
+    def __init__(self, fixed_times: FixedTimes, begin: float, computed_at: float, due: float) -> None:
+        self._fixed_times, self._begin, self._computed_at, self._due = fixed_times, begin, computed_at, due
         self._reading_left = (computed_at - begin) * (1 - _SHARE_OF_READING)
         self._finished = threading.Event()
 
     @property
     def seconds_left(self) -> float:
         """Until the end of computing; 0 after it."""
-        return max(self._computed_at - self._door.monotonic(), 0.0)
+        return max(self._computed_at - self._fixed_times.monotonic(), 0.0)
 
     @property
     def seconds_to_read(self) -> float:
@@ -349,7 +233,7 @@ class Window:
         def run() -> None:
             _here.window = self
             # Here, and not in the caller, which would first have to find a place among the active threads again.
-            time.sleep(max(self._begin - self._door.monotonic(), 0.0))
+            time.sleep(max(self._begin - self._fixed_times.monotonic(), 0.0))
             try:
                 results.append(act())
             except StoreUnreachable:
@@ -363,7 +247,7 @@ class Window:
             self._finished.set()
 
         _threads.start(run)
-        self._door.sleep(self.seconds_left, self._finished)
+        self._fixed_times.sleep(self.seconds_left, self._finished)
         if not self._finished.is_set():
             return None
         if failures:
@@ -377,4 +261,4 @@ class Window:
 
     def leave(self) -> None:
         """Returns when what was made may leave."""
-        self._door.sleep(self._due - self._door.monotonic())
+        self._fixed_times.sleep(self._due - self._fixed_times.monotonic())

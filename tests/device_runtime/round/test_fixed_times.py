@@ -19,14 +19,15 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from doors import impatient_door
+from fixed_times import impatient_times
 
 import odp
 from device_runtime.round.admission import Admission
 from device_runtime.round.computations import OwnData, RoundComputation
+from device_runtime.round.computing_places import PROCESS_BYTES
 from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.contribution import Contributing, Contribution, Here, There
-from device_runtime.round.door import PROCESS_BYTES, Door, Window
+from device_runtime.round.fixed_times import FixedTimes, Window
 from device_runtime.round.pipeline import Pipeline
 from device_runtime.store import database
 from device_runtime.store.reader import beside
@@ -64,8 +65,8 @@ class Computer:
         self.ended += 1
 
 
-def contributing(door: Door, act: Callable[[Window], bytes], *, keyed: bool = False) -> Contributing:
-    return Contributing(door, QUICK, Computer(act), keyed=keyed, check=lambda payload: None, empty=EMPTY)
+def contributing(fixed_times: FixedTimes, act: Callable[[Window], bytes], *, keyed: bool = False) -> Contributing:
+    return Contributing(fixed_times, QUICK, Computer(act), keyed=keyed, check=lambda payload: None, empty=EMPTY)
 
 
 def fails(window: Window) -> bytes:
@@ -84,7 +85,7 @@ def eats(window: Window) -> bytes:
 def test_r345_a_contribution_leaves_at_its_time_whatever_its_computation_did(
     act: Callable[[Window], bytes], payload: bytes
 ) -> None:
-    made = contributing(Door(speed=lambda: 0.0), act)
+    made = contributing(FixedTimes(speed=lambda: 0.0), act)
     began = time.monotonic()
     found = made.contribution(None)
     assert time.monotonic() - began >= 0.75 * QUICK.seconds
@@ -105,14 +106,14 @@ def test_r345_what_the_enclave_would_refuse_is_the_empty_contribution() -> None:
         raise ValueError("a number out of range")
 
     made = Contributing(
-        impatient_door(), QUICK, Computer(lambda window: ANSWER), keyed=False, check=refuses, empty=EMPTY
+        impatient_times(), QUICK, Computer(lambda window: ANSWER), keyed=False, check=refuses, empty=EMPTY
     ).contribution(None)
     assert made == Contribution(EMPTY, None)
 
 
 def test_r345_keys_leave_at_their_time_and_a_device_that_could_not_read_asks_for_none() -> None:
     for act, wanted in ((lambda window: ANSWER, [3]), (fails, [])):
-        made = contributing(Door(speed=lambda: 0.0), act, keyed=True)
+        made = contributing(FixedTimes(speed=lambda: 0.0), act, keyed=True)
         began = time.monotonic()
         assert made.keys().tolist() == wanted
         assert time.monotonic() - began >= QUICK.keys_seconds
@@ -123,7 +124,7 @@ def test_r345_a_store_that_cannot_be_read_is_an_error_and_not_before_its_time() 
     def damaged(window: Window) -> bytes:
         raise StateError("the disk")
 
-    made = contributing(Door(speed=lambda: 0.0), damaged)
+    made = contributing(FixedTimes(speed=lambda: 0.0), damaged)
     began = time.monotonic()
     with pytest.raises(StateError, match="the disk"):
         made.contribution(None)
@@ -145,12 +146,12 @@ def test_r450_rows_that_another_program_holds_are_the_empty_contribution(
 
     computer = Here(store, cast("Any", Ratings()))
     made = Contributing(
-        Door(speed=lambda: 0.0), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
+        FixedTimes(speed=lambda: 0.0), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
     )  # fmt: skip
     with beside(store.path, store.key) as holder:
         holder._connection.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreUnreachable, match="locked"):
-            computer.keys(made._door.lasting(1.0))
+            computer.keys(made._fixed_times.lasting(1.0))
         assert made.contribution(None).payload == EMPTY
         holder._connection.execute("ROLLBACK")
 
@@ -169,14 +170,14 @@ def test_r345_a_trainer_that_cannot_be_started_does_not_tell_who_has_rows(store:
 
     computer = Here(store, cast("Any", NoProcess()))
     made = Contributing(
-        Door(speed=lambda: 0.0), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
+        FixedTimes(speed=lambda: 0.0), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
     )  # fmt: skip
     assert made.contribution(None).payload == EMPTY
 
 
 def test_r346_devices_of_one_host_wait_side_by_side_and_work_a_few_at_a_time() -> None:
     """Twenty devices: one after another they would take twenty times their time."""
-    door, working, most = Door(threads=1, speed=lambda: 0.0), [0], [0]
+    fixed_times, working, most = FixedTimes(threads=1, speed=lambda: 0.0), [0], [0]
     lock = threading.Lock()
 
     def computed(window: Window) -> bytes:
@@ -189,8 +190,8 @@ def test_r346_devices_of_one_host_wait_side_by_side_and_work_a_few_at_a_time() -
         return ANSWER
 
     def take_part(_: int) -> bytes:
-        with door.active:
-            made = contributing(door, computed)
+        with fixed_times.active:
+            made = contributing(fixed_times, computed)
             found = made.contribution(None).payload
             made.leave()
         return found
@@ -212,10 +213,10 @@ def test_r346_what_one_device_holds_moves_no_begin_of_another() -> None:
         def wait(wanted: float, finished: threading.Event) -> None:
             slept.append((round(now[0], 9), round(wanted, 9)))
 
-        door = Door(wait=wait, monotonic=lambda: now[0], speed=lambda: 0.0)
+        fixed_times = FixedTimes(wait=wait, monotonic=lambda: now[0], speed=lambda: 0.0)
         try:
             for _ in range(4):
-                made = contributing(door, lambda window: release.wait(60) and ANSWER if seconds else ANSWER)
+                made = contributing(fixed_times, lambda window: release.wait(60) and ANSWER if seconds else ANSWER)
                 made.contribution(None)
                 made.leave()
         finally:
@@ -226,7 +227,7 @@ def test_r346_what_one_device_holds_moves_no_begin_of_another() -> None:
 
 
 def test_an_active_thread_gives_its_place_away_while_it_waits_and_takes_it_again() -> None:
-    door = Door(threads=1, speed=lambda: 0.0)
+    fixed_times = FixedTimes(threads=1, speed=lambda: 0.0)
     order: list[str] = []
     inside, go_on = threading.Event(), threading.Event()
 
@@ -234,17 +235,17 @@ def test_an_active_thread_gives_its_place_away_while_it_waits_and_takes_it_again
         inside.set()
         assert go_on.wait(60)
 
-    door._wait = waits
+    fixed_times._wait = waits
 
     def first() -> None:
-        with door.active:
-            door.sleep(1.0)
+        with fixed_times.active:
+            fixed_times.sleep(1.0)
             order.append("first again")
 
     thread = threading.Thread(target=first)
     thread.start()
     assert inside.wait(60)
-    with door.active:
+    with fixed_times.active:
         order.append("second")
         go_on.set()
         time.sleep(0.05)
@@ -297,7 +298,7 @@ SLICES = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float3
 
 
 def computed(computer: There, seconds: float = 30.0) -> tuple[bytes, bytes | None] | None:
-    window = impatient_door().lasting(seconds)
+    window = impatient_times().lasting(seconds)
     return window.compute(lambda: computer.contribution(SLICES, window))
 
 
@@ -342,7 +343,7 @@ def test_r347_a_process_that_does_not_end_is_killed_at_its_time(store: Store, re
         if reading:
             os.mkfifo(tmp_path / "pipe")
             computer._path = tmp_path / "pipe"
-        window = Door(speed=lambda: 0.0).lasting(0.5)
+        window = FixedTimes(speed=lambda: 0.0).lasting(0.5)
 
         def hang() -> tuple[bytes, bytes | None]:
             if reading:
@@ -369,7 +370,7 @@ def test_r347_a_process_has_a_limit_of_memory_and_its_device_sends_the_empty_con
         store.execute_many("INSERT INTO ratings (item, value) VALUES (?, 1.0)", [(item,) for item in range(10, 30_000)])
         computer = there(small, store)
         made = Contributing(
-            impatient_door(), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
+            impatient_times(), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
         ).contribution(SLICES)
         assert made == Contribution(EMPTY, None)
         assert _ended(_number(computer))
@@ -382,7 +383,7 @@ def test_r347_a_process_has_no_descriptor_of_the_host_and_ends_with_it(
     processes: ComputingProcesses, store: Store
 ) -> None:
     computer = there(processes, store)
-    window = impatient_door().lasting(30.0)
+    window = impatient_times().lasting(30.0)
     process = computer._begun(window)
     folder = Path(f"/proc/{process._number}/fd")
     for _ in range(300):
@@ -426,7 +427,7 @@ def test_r347_what_may_take_long_or_much_memory_computes_in_a_process_and_not_in
         definition=slow, client=client, keyed=False, rows_per_request=0, queries=[algorithm.query(0)]
     )
     work = cast("Any", SimpleNamespace(definition=slow, model=model, round=0, computing=terms[1]))
-    shared = pipeline(store, impatient_door())
+    shared = pipeline(store, impatient_times())
     try:
         with shared.contributing(store, work, seed=7) as made:
             assert made.contribution(SLICES).payload != client.empty(0)
@@ -437,10 +438,10 @@ def test_r347_what_may_take_long_or_much_memory_computes_in_a_process_and_not_in
 # Before data are read
 
 
-def pipeline(store: Store, door: Door) -> Pipeline:
+def pipeline(store: Store, fixed_times: FixedTimes) -> Pipeline:
     services: Any = SimpleNamespace()
     return Pipeline(
-        admission=Admission(services), catalogues=CatalogueMemory(None, lambda *_: []), door=door,
+        admission=Admission(services), catalogues=CatalogueMemory(None, lambda *_: []), fixed_times=fixed_times,
         gate=cast("Any", SimpleNamespace(task=lambda *_: None)),
     )  # fmt: skip
 
@@ -463,7 +464,7 @@ def test_r348_a_device_that_cannot_compute_a_task_declines_it_before_it_reads_da
         SimpleNamespace(definition=definition, computing=terms, terms=None, signed_task=None, charter=None, log=None),
     )
     with pytest.raises(PrivacyError, match=reason):
-        pipeline(store, Door(speed=lambda: speed)).admitted(store, work, 0)
+        pipeline(store, FixedTimes(speed=lambda: speed)).admitted(store, work, 0)
     assert len(declined) == 1
 
 
@@ -474,7 +475,7 @@ def test_r348_the_door_of_a_host_measures_the_machine(store: Store, monkeypatch:
     monkeypatch.setattr(machine_speed, "_best", math.inf)
     monkeypatch.setattr(machine_speed, "_left", 2)
     with pytest.raises(PrivacyError, match="too slow"):
-        Door().require(task(), QUICK)
+        FixedTimes().require(task(), QUICK)
     assert len(measured) == 2
 
 
@@ -495,8 +496,8 @@ def test_r345_a_reader_is_gone_before_the_contribution_is_stored(store: Store) -
             raise NotImplementedError
 
     terms = dataclasses.replace(QUICK, seconds=8.0)
-    door = Door(speed=lambda: 0.0)
-    window = door.computing(terms)
+    fixed_times = FixedTimes(speed=lambda: 0.0)
+    window = fixed_times.computing(terms)
     began = time.monotonic()
     computer = Here(store, cast("Any", Endless()))
     with pytest.raises(TimeoutError):
