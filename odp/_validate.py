@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import inspect
 import math
 import re
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeVar
 
 from odp.errors import ConfigurationError
 
@@ -82,6 +83,32 @@ def known_keys(keys: Iterable[str], valid: Iterable[str], *, where: str) -> None
             raise ConfigurationError(
                 f"Unknown key {key!r} in {where}{nearest(key, names)}; valid keys: {', '.join(names)}"
             )
+
+
+def json_object(
+    value: object, required: Collection[str], optional: Collection[str] = (), *, where: str
+) -> dict[str, Any]:
+    """``value``, which is a decoded JSON object with all of the keys ``required``, and no others than ``optional``.
+
+    Raises:
+        ConfigurationError: it is no object, or a key is unknown or missing.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"Expected {where} to be an object, got {type(value).__name__}")
+    known_keys(map(str, value), dict.fromkeys((*required, *optional)), where=where)
+    for key in required:
+        if key not in value:
+            raise ConfigurationError(f"Missing key {key!r} in {where}")
+    return dict(value)
+
+
+def fields_of(value: object, kind: type, *, where: str) -> dict[str, Any]:
+    """``json_object`` whose keys are the fields of the dataclass ``kind``; those with a default may be missing."""
+    optional = {
+        field.name: field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        for field in dataclasses.fields(kind)
+    }
+    return json_object(value, [name for name in optional if not optional[name]], optional, where=where)
 
 
 def nearest(value: object, names: Iterable[str]) -> str:

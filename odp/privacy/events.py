@@ -403,20 +403,17 @@ def from_json(value: object) -> Event:
     if not isinstance(mechanism, str) or mechanism not in _KEYS:
         raise PrivacyError(f"mechanism={mechanism!r} cannot be charged; mechanisms with accounting: {', '.join(_KEYS)}")
     adjacency = _fitting(value.get("adjacency"), mechanism)
-    keys = _KEYS[mechanism]
-    _validate.known_keys(map(str, value), keys, where="a privacy event")
-    for key in keys:
-        if key not in value:
-            raise ConfigurationError(f"Missing key {key!r} in a privacy event")
+    fields = _validate.json_object(value, _KEYS[mechanism], where="a privacy event")
     if mechanism == TRUNCATED_POISSON:
         sampled = SampledRound(
-            releases=_gaussians(value["releases"]),
-            sampling=Sampling(value["sampling_probability"], value["population_bound"], value["cap"]),
+            releases=_gaussians(fields["releases"]),
+            sampling=Sampling(fields["sampling_probability"], fields["population_bound"], fields["cap"]),
         )
         if sampled.adjacency is not adjacency:
             raise PrivacyError(f"adjacency={adjacency.value!r} of a sampled round is not that of its releases")
         return sampled
-    fields = {**{key: value[key] for key in keys if key != "mechanism"}, "adjacency": adjacency}
+    del fields["mechanism"]
+    fields["adjacency"] = adjacency
     if mechanism == MATRIX:
         return StreamRelease(**{**fields, "matrix_sha256": _sha256(fields["matrix_sha256"])})
     return _UNIFORM[mechanism](**fields)

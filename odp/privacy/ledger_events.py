@@ -100,11 +100,8 @@ def from_json(value: object) -> LedgerEvent:
     """
     if not isinstance(value, Mapping) or value.get("mechanism") != COVERED:
         return privacy_events.from_json(value)
-    _validate.known_keys(map(str, value), _KEYS, where="a covered release")
-    for key in _KEYS:
-        if key not in value:
-            raise ConfigurationError(f"Missing key {key!r} in a covered release")
-    stream = privacy_events.from_json(value["stream"])
+    fields = _validate.json_object(value, _KEYS, where="a covered release")
+    stream = privacy_events.from_json(fields["stream"])
     if not isinstance(stream, StreamRelease):
         raise ConfigurationError("Expected the stream of a covered release to be a matrix mechanism")
-    return CoveredRelease(stream, value["place"])
+    return CoveredRelease(stream, fields["place"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from odp import _validate
 from odp.crypto.note import Kind, VerifierKey
@@ -70,14 +70,7 @@ class LogPolicy:
     @classmethod
     def from_json(cls, values: object) -> LogPolicy:
         """The policy of a decoded JSON object. Raises ConfigurationError."""
-        if not isinstance(values, Mapping):
-            raise ConfigurationError("Expected log to be an object")
-        fields = dataclasses.fields(cls)
-        _validate.known_keys(map(str, values), [field.name for field in fields], where="log")
-        for field in fields:
-            if field.name not in values and field.default is dataclasses.MISSING:
-                raise ConfigurationError(f"Missing key {field.name!r} in log")
-        return cls(**values)
+        return cls(**_validate.fields_of(values, cls, where="log"))
 
 
 def _strings(values: object, name: str) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -49,12 +48,8 @@ class UpgradePolicy:
     @classmethod
     def from_json(cls, values: object) -> UpgradePolicy:
         """The policy of a decoded JSON object. Raises ConfigurationError."""
-        if not isinstance(values, Mapping):
-            raise ConfigurationError("Expected upgrade to be an object")
-        _validate.known_keys(map(str, values), ("approvals", "log"), where="upgrade")
-        if "log" not in values:
-            raise ConfigurationError("Missing key 'log' in upgrade")
-        return cls(log=LogPolicy.from_json(values["log"]), approvals=values.get("approvals", 1))
+        fields = _validate.fields_of(values, cls, where="upgrade")
+        return cls(**{**fields, "log": LogPolicy.from_json(fields["log"])})
 
     @classmethod
     def load(cls, path: Path) -> UpgradePolicy:
@@ -198,12 +193,7 @@ class EnclavePolicy:
             values = json.loads(data.decode("ascii"))
         except (ValueError, RecursionError):
             raise ConfigurationError("Expected the enclave policy to be JSON in ASCII") from None
-        if not isinstance(values, dict):
-            raise ConfigurationError("Expected the enclave policy to be a JSON object")
-        _validate.known_keys(values, [*_KINDS, *_OPTIONAL], where="the enclave policy")
-        missing = [name for name in _KINDS if name not in values]
-        if missing:
-            raise ConfigurationError(f"Missing key {missing[0]!r} in the enclave policy")
+        values = _validate.json_object(values, _KINDS, _OPTIONAL, where="the enclave policy")
         for name, kind in (_KINDS | _OPTIONAL).items():
             if name in values and type(values[name]) is not kind:
                 raise ConfigurationError(f"Expected {name} in the enclave policy to be of type {kind.__name__}")

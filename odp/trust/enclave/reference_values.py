@@ -155,16 +155,10 @@ class ReferenceValues:
 
 
 def _fields(values: object) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise ConfigurationError("Expected reference values as a JSON object")
-    fields = dataclasses.fields(ReferenceValues)
-    _validate.known_keys(values, [field.name for field in fields], where="the reference values")
-    for field in fields:
-        if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
-            raise ConfigurationError(f"Missing key {field.name!r} in the reference values")
-    if values.get("log") is not None:
-        values["log"] = LogPolicy.from_json(values["log"])
-    return values
+    fields = _validate.fields_of(values, ReferenceValues, where="the reference values")
+    if fields.get("log") is not None:
+        fields["log"] = LogPolicy.from_json(fields["log"])
+    return fields
 
 
 def _per_role(
