@@ -118,23 +118,6 @@ def amplified_epsilon_k_rr(epsilon0: float, n: int, delta: float, choices: int) 
     return min(blanket, amplified_epsilon(epsilon0, n, delta))
 
 
-def delta_of_shuffled(epsilon: float, *, epsilon0: float, n: int, tail: float = 1e-18) -> float:
-    """The delta of the general bound at ``epsilon``; 0 from ``epsilon0`` on.
-
-    Args:
-        epsilon: at which delta is wanted, 0 or more.
-        epsilon0, n: as of ``amplified_epsilon``.
-        tail: probability of each tail of the number of clones that is added to delta instead of being summed.
-
-    Raises:
-        ConfigurationError: a number is out of range.
-    """
-    _checked(epsilon0, n, 0.5)
-    _validate.within(low=0.0, high=1e6, epsilon=epsilon)
-    _validate.within(low=1e-300, high=0.5, tail=tail)
-    return _Clones.of(float(epsilon0), n, tail, math.exp(-epsilon0)).delta(float(epsilon))
-
-
 def _checked(epsilon0: float, n: int, delta: float) -> None:
     _validate.within(low=SMALLEST_EPSILON0, high=LARGEST_EPSILON0, epsilon0=epsilon0)
     _validate.integer(low=1, high=MOST_REPORTS, n=n)

@@ -123,17 +123,3 @@ class SpreadTerms:
             variance=(of_squares - squared) / self.size,
             variance_std=math.hypot(noise_std * per_square, squared_std) / self.size,
         )
-
-
-def exact_spread(updates: Float64Array) -> Spread:
-    """The spread of raw updates float64 [users, size]: simulation only, never released without a charge.
-
-    Raises DataError where there is no update.
-    """
-    if updates.ndim != 2 or not updates.size:
-        raise DataError(f"Expected at least one update (got shape {list(updates.shape)})")
-    mean = updates.mean(axis=0)
-    return Spread(
-        scale=float(np.square(mean).mean()), scale_std=0.0,
-        variance=float(np.square(updates - mean).mean()), variance_std=0.0,
-    )  # fmt: skip

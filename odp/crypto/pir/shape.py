@@ -10,7 +10,7 @@ A server works through n rows for each layout, instead of n rows for each key.
 
 Rows are assigned by maximum matching. Where even that leaves a row without a bucket, the device asks all buckets
 alike and misses the row. For rows that were chosen without the seed in mind this happens with a probability below
-2^-40: ``unplaced_bound``, a union bound over all sets of keys whose buckets are fewer than they.
+2^-40, by a union bound over all sets of keys whose buckets are fewer than they (Hall's theorem).
 
 Sources: Angel et al. 2018, "PIR with compressed queries and amortized query processing", section 4.1 (probabilistic
 batch codes by cuckoo hashing); Luby and Rackoff 1988 (the permutation, with AES as its round function); Black and
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -144,24 +143,6 @@ def _sizes(keys: int) -> tuple[int, int]:
     return _MOST_TABLES, max(-(-3 * keys // 8), 11 + -(-keys // 8))
 
 
-def unplaced_bound(keys: int) -> float:
-    """An upper bound on the probability that some of ``keys`` rows find no bucket, for a random layout.
-
-    By Hall's theorem a smallest set of s such rows has s - 1 buckets; the bound sums over all s and all such sets of
-    buckets, where a row falls into a given share of each table independently.
-    """
-    tables, buckets = _sizes(keys)
-    total = 0.0
-    for size in range(tables + 1, keys + 1):
-        counts = range(min(buckets, size) + 1)
-        within = np.array([math.comb(buckets, count) * (count / buckets) ** size for count in counts])
-        shared = within
-        for _ in range(tables - 1):
-            shared = np.convolve(shared, within)[:size]
-        total += math.comb(keys, size) * float(shared[size - 1] if len(shared) == size else 0.0)
-    return total
-
-
 def _matching(choices: list[list[int]], buckets: int) -> Int64Array:
     """The index of the row that every bucket serves, or -1: as many rows as possible (augmenting paths)."""
     owner = [-1] * buckets
@@ -187,7 +168,7 @@ def _matching(choices: list[list[int]], buckets: int) -> Int64Array:
     return np.array(owner, dtype=np.int64)
 
 
-__all__ = ["MOST_KEYS", "MOST_ROWS", "MOST_ROW_BYTES", "SEED_BYTES", "Layout", "Shape", "unplaced_bound"]
+__all__ = ["MOST_KEYS", "MOST_ROWS", "MOST_ROW_BYTES", "SEED_BYTES", "Layout", "Shape"]
 
 MOST_ROWS = 2**26
 MOST_ROW_BYTES = 2**20

@@ -31,7 +31,7 @@ searches 2^30 seeds may find one that leaves a row of one suspected set of keys 
 
 What does not hold: nothing, if the servers collude. A server can always refuse to answer. A device must ask for a
 fresh query after a failure, never send one twice to other servers. Whether a query met the layout's failure
-(``layout.unplaced_bound``, below 2^-40) shows in ``Secret.placed`` only, and not in what is sent: the device does
+(``shape``: rarer than 2^-40) shows in ``Secret.placed`` only, and not in what is sent: the device does
 without those rows.
 
 Sources: Boyle, Gilboa, Ishai 2016 (the function shares); Chor et al. 1995 (the scan); Angel et al. 2018 (batching);

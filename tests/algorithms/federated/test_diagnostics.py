@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from spreads import exact_spread
 
 import odp
 from odp.algorithms.capabilities import Diagnosed
-from odp.algorithms.dense.update_spread import exact_spread
 from odp.algorithms.federated.terms import RELEASE, Terms
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows, NoisyTensors

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odp.crypto.pir.shape import MOST_KEYS, Layout, unplaced_bound
+from odp.crypto.pir.shape import MOST_KEYS, Layout
 from odp.errors import ConfigurationError
 
 
@@ -57,6 +59,25 @@ def test_the_matching_is_the_largest_there_is_where_rows_share_their_buckets() -
     assigned, _ = layout.assign(crowded)
     # All of them share three buckets; each of the others has the fourth.
     assert (assigned >= 0).sum() == min(12, 3 + len(np.unique(cells[crowded, 3]))) < 12
+
+
+def unplaced_bound(keys: int) -> float:
+    """An upper bound on the probability that some of ``keys`` rows find no bucket, for a random layout.
+
+    By Hall's theorem a smallest set of s such rows has s - 1 buckets; the bound sums over all s and all such sets of
+    buckets, where a row falls into a given share of each table independently.
+    """
+    layout = Layout(1000, keys, b"")
+    tables, buckets = layout.tables, layout.per_table
+    total = 0.0
+    for size in range(tables + 1, keys + 1):
+        counts = range(min(buckets, size) + 1)
+        within = np.array([math.comb(buckets, count) * (count / buckets) ** size for count in counts])
+        shared = within
+        for _ in range(tables - 1):
+            shared = np.convolve(shared, within)[:size]
+        total += math.comb(keys, size) * float(shared[size - 1] if len(shared) == size else 0.0)
+    return total
 
 
 @pytest.mark.parametrize("keys", [*range(1, 130), 200, 300, 400, MOST_KEYS])

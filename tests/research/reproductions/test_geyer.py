@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from spreads import exact_spread
 from typer.testing import CliRunner
 
-from odp.algorithms.dense.update_spread import exact_spread
 from odp.algorithms.federated.terms import Terms
 from odp.cli.main import app
 from odp.datasets.examples import ExamplesSplit, UsersExamples
