@@ -32,7 +32,7 @@ from odp.protocol.wire.tables import block_count, block_hashes, entry_bytes
 from odp.signed.tables.table import is_table
 from odp.signed.task import HASH_BYTES, check_length, parse_known
 from odp.transport.backpressure import Backpressure
-from odp.transport.call import progress
+from odp.transport.call import hold_turn, progress
 from odp.transport.channel import CHUNK_BYTES
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer
@@ -217,11 +217,7 @@ class DistributorService:
     ) -> Iterator[distributor_pb2.DownloadResponse]:
         """Checks the request at once; the iterator reads the requested bytes, in chunks of at most 1 MiB."""
         index, size = self._table(request.model_sha256, request.table)
-        permit = contextlib.ExitStack()
-        permit.enter_context(self._downloads.admitted(progress(context)))
-        # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
-        if not context.add_callback(permit.close):
-            permit.close()
+        hold_turn(self._downloads, context)
         try:
             chunks = pieces(self._store, request, index, size)
         except FileNotFoundError:

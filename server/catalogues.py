@@ -6,7 +6,6 @@ in the log, also where several servers share the log.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
@@ -19,7 +18,7 @@ from odp.protocol.catalogues.catalogue import Catalogue, versions_in
 from odp.protocol.catalogues.named import named_in, require_named
 from odp.protocol.catalogues.step import LARGEST_STEP, LARGEST_VERSION, SignedStep, Step, step_sha256
 from odp.transport.backpressure import Backpressure
-from odp.transport.call import progress
+from odp.transport.call import hold_turn
 from odp.transport.logs import Log
 from odp.transport.service import NotFound, servicer
 from odp.trust.log.entries import HEAD_BYTES, CatalogueEntry, decode, type_of
@@ -156,11 +155,7 @@ def catalogue_servicer(
         wanted = versions_in(request.block)
         if (newest := catalogues.shared(request.population, wanted.stop - 1)) is None:
             raise NotFound(f"population {request.population!r} has no catalogue; `odp catalogue publish` gives it one")
-        permit = contextlib.ExitStack()
-        permit.enter_context(reading.admitted(progress(context)))
-        # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
-        if not context.add_callback(permit.close):
-            permit.close()
+        hold_turn(reading, context)
         steps = newest.steps[wanted.start - 1 : wanted.stop - 1]
         return (catalogue_pb2.GetCatalogueStepsResponse(step=step) for step in steps)
 

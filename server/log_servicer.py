@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import grpc
@@ -10,7 +9,7 @@ import grpc
 from odp._validate import integer
 from odp.signed.task import HASH_BYTES, check_length
 from odp.transport.backpressure import Backpressure
-from odp.transport.call import progress
+from odp.transport.call import hold_turn
 from odp.transport.logs import Log
 from odp.transport.service import NotFound, servicer
 from odp.trust.log.client import PAGE, TILE_LEVEL
@@ -74,11 +73,7 @@ def log_servicer(log: LogFiles, values: ReleasedValues, events: Log) -> log_pb2_
         check_length("values_sha256", request.values_sha256, HASH_BYTES)
         if not values.holds(request.values_sha256):
             raise NotFound("no release of this log has values with this hash")
-        permit = contextlib.ExitStack()
-        permit.enter_context(reading.admitted(progress(context)))
-        # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
-        if not context.add_callback(permit.close):
-            permit.close()
+        hold_turn(reading, context)
         return (log_pb2.GetValuesResponse(chunk=piece) for piece in values.read(request.values_sha256))
 
     return servicer(

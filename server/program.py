@@ -13,7 +13,8 @@ import grpc
 
 from odp._system.files.state_folder import StateFolder, state_errors
 from odp.crypto.note import Kind, NoteKey
-from odp.crypto.signing import SigningKey, check_public
+from odp.crypto.public_keys import require_ed25519
+from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, StateError
 from odp.transport import observing
 from odp.transport.channel import addresses_in, connect, parse_address
@@ -126,7 +127,7 @@ class Config(ProgramConfig):
         if self.issuer_key:
             if self.issuer is None:
                 raise ConfigurationError("Expected issuer beside issuer_key: where devices get their tokens")
-            check_public(issuer_key=_key_of(self.issuer_key))
+            require_ed25519(_key_of(self.issuer_key), name="issuer_key")
         if (self.certificate is None) != (self.key is None):
             raise ConfigurationError("Expected certificate and key together; one of them is missing")
         if self.certificate is not None and self.ca is None:

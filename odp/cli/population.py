@@ -204,7 +204,7 @@ def _values(charter: Charter) -> dict[str, object]:
 
 
 def _key(text: str) -> bytes:
-    from odp.crypto.signing import check_public
+    from odp.crypto.public_keys import require_ed25519
 
     try:
         key = bytes.fromhex(text)
@@ -212,7 +212,7 @@ def _key(text: str) -> bytes:
         raise ConfigurationError(
             f"Expected key={text[:80]!r} to be 64 hex digits, as `odp server key` prints"
         ) from None
-    check_public(key=key)
+    require_ed25519(key, name="key")
     return key
 
 

@@ -20,20 +20,6 @@ from odp.errors import ConfigurationError, OdpError
 
 SIGNATURE_BYTES = 64
 
-_FIELD = 2**255 - 19
-_SIGN_BIT = 2**255
-# The y coordinates of the points whose order divides 8 (RFC 7748 has the curve): under such a key, a signature of one
-# message is valid for others too.
-_SMALL_ORDER = frozenset(
-    {
-        0,
-        1,
-        _FIELD - 1,
-        int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"),
-        int.from_bytes(bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"), "little"),
-    }
-)
-
 
 class SignatureError(OdpError):
     """A signature does not belong to this key, domain and data; nothing that it covers may be used."""
@@ -106,23 +92,6 @@ def verify(public: bytes, signature: bytes, domain: bytes, data: bytes) -> None:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, prefix + data)
     except (InvalidSignature, ValueError):
         raise SignatureError(f"the signature for {prefix.decode()} does not match its key and content") from None
-
-
-def check_public(**keys: bytes) -> None:
-    """Returns if every value is a public key that one person can own.
-
-    A key that others also sign under (its point is of small order), or that has a second spelling, must not stand in a
-    list of keys that decide together.
-
-    Raises:
-        ConfigurationError: a key is not 32 bytes, not canonical, or of small order.
-    """
-    for name, key in keys.items():
-        if len(key) != KEY_BYTES:
-            raise ConfigurationError(f"Expected {name} to be a public key of {KEY_BYTES} bytes, got {len(key)}")
-        y = int.from_bytes(key, "little") % _SIGN_BIT
-        if y >= _FIELD or y in _SMALL_ORDER:
-            raise ConfigurationError(f"Expected {name}={key.hex()} to be a canonical Ed25519 public key of full order")
 
 
 def _checked_domain(domain: bytes) -> bytes:

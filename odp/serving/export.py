@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
+from odp.algorithms import experiment
 from odp.algorithms.registry import algorithm_for, recommender_for
 from odp.algorithms.release import planned_charges
 from odp.errors import ConfigurationError
@@ -23,7 +24,6 @@ from odp.signed.task import open_task, task_sha256
 from odp.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from odp.numerics.arrays import Float64Array
     from odp.privacy.events import Event
     from odp.protocol.catalogues.catalogue import Catalogue
     from odp.protocol.wire.model import ModelVersion
@@ -38,16 +38,12 @@ _INDEX = ".index"
 
 
 @runtime_checkable
-class FinishedRun(Protocol):
+class FinishedRun(experiment.FinishedRun, Protocol):
     """What an export takes of a finished simulation, an ``odp.RunResult``; a program exports without a simulator."""
 
     @property
     def task(self) -> Task:
         """What was trained."""
-
-    @property
-    def model(self) -> ModelVersion:
-        """The final model."""
 
     @property
     def charges(self) -> tuple[tuple[Event, ...], ...]:
@@ -56,14 +52,6 @@ class FinishedRun(Protocol):
     @property
     def noisy(self) -> bool:
         """Whether there was noise."""
-
-    @property
-    def epsilon(self) -> float:
-        """Spent by all releases; infinity without noise."""
-
-    @property
-    def item_counts(self) -> Float64Array:
-        """Of the items, as the noisy counts have them; float64 [m], [0] without items."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from collections.abc import Collection
 
 from odp import _validate
 from odp.crypto import domains
-from odp.crypto.signing import SigningKey, check_public, verify
+from odp.crypto.public_keys import require_ed25519
+from odp.crypto.signing import SigningKey, verify
 from odp.errors import ConfigurationError, PrivacyError
 from odp.refusing import refusing
 from odp.signed.task import HASH_BYTES, check_length, parse_known
@@ -228,7 +229,7 @@ def _check(message: population_pb2.PopulationCharter) -> None:
     if not 1 <= len(owners) <= MOST_OWNERS or owners != sorted(set(owners)):
         raise ConfigurationError(f"Expected 1 to {MOST_OWNERS} owners, ascending and distinct, got {len(owners)}")
     for key in owners:
-        check_public(owner=key)
+        require_ed25519(key, name="owner")
     if message.issuer_key:
-        check_public(issuer_key=message.issuer_key)
+        require_ed25519(message.issuer_key, name="issuer_key")
     _validate.integer(low=1, high=len(owners), approvals=message.approvals)

@@ -7,6 +7,7 @@ both, unless it says otherwise.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 import grpc
 
 from odp.errors import OdpError, ServiceUnavailable
+from odp.transport.backpressure import Backpressure
 from odp.transport.connections import Connections
 from odp.transport.fairness import address_of
 from odp.transport.statuses import UNFORESEEN, one_line, without_paths
@@ -151,6 +153,17 @@ class Call(grpc.ServicerContext):
 def progress(context: grpc.ServicerContext) -> Call | None:
     """The progress of a servicer method's stream (``backpressure.Progress``); None outside of a listener."""
     return context if isinstance(context, Call) else None
+
+
+def hold_turn(turns: Backpressure, context: grpc.ServicerContext) -> None:
+    """``turns.admitted`` from now on to the end of a call that answers with a stream. Raises Busy.
+
+    A callback of the call ends the turn, and not the stream's iterator: one that nobody started has no end.
+    """
+    permit = contextlib.ExitStack()
+    permit.enter_context(turns.admitted(progress(context)))
+    if not context.add_callback(permit.close):
+        permit.close()
 
 
 class Requests(Iterator[Any]):

@@ -6,7 +6,6 @@ and the enclave alone decides that. ``rounds.py`` has the order of charge and re
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import grpc
@@ -16,7 +15,7 @@ from odp.errors import StateError
 from odp.signed.charter import open_charter
 from odp.signed.task import open_task, task_sha256
 from odp.transport.backpressure import Backpressure
-from odp.transport.call import progress
+from odp.transport.call import hold_turn
 from odp.transport.logs import Log, short
 from odp.transport.service import NotFound, servicer
 from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, aggregator_pb2_grpc, common_pb2, population_pb2
@@ -111,11 +110,7 @@ class ControlService:
         self, request: aggregator_pb2.GetReleasedValuesRequest, context: grpc.ServicerContext
     ) -> Iterator[aggregator_pb2.GetReleasedValuesResponse]:
         """The integers of a release that has their hash alone. Raises Busy if too many servers read some."""
-        permit = contextlib.ExitStack()
-        permit.enter_context(self._reading.admitted(progress(context)))
-        # By a callback of the call, not by the iterator's end: an iterator that nobody started has no end.
-        if not context.add_callback(permit.close):
-            permit.close()
+        hold_turn(self._reading, context)
         pieces = self._rounds.values(request.order)
         self._idle.note(ordered(request.order)[0])
         return (aggregator_pb2.GetReleasedValuesResponse(chunk=piece) for piece in pieces)

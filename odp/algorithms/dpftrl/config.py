@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
 from odp.algorithms.dpftrl.query import MOST_BANDS, MOST_TREE_ROUNDS, fits_ring, growth, require_state, terms_of
-from odp.algorithms.federated.config import FederatedTraining
+from odp.algorithms.federated.config import EpochTraining
 from odp.errors import ConfigurationError
-from odp.models.local_training import LocalTraining, Reconstruction
 from odp.models.trained import model_of
 from odp.privacy.matrix.blt import MOST_BUFFERS
 from odp.privacy.matrix.sensitivity import Participation
@@ -34,7 +33,7 @@ _BITS = (10, 8, 6, 4)
 
 @_validate.strict_keywords
 @dataclass(frozen=True)
-class DPFTRL(FederatedTraining):
+class DPFTRL(EpochTraining):
     """Federated training whose rounds are one stream: little noise on sums of many rounds, without sampling.
 
     Devices come when they can. A device is in at most ``max_participations`` rounds, any two of them at least
@@ -61,12 +60,6 @@ class DPFTRL(FederatedTraining):
 
     field: ClassVar[str] = "dpftrl"
 
-    rate: float = 0.1
-    epochs: int = 1
-    batch: int = 10
-    most_examples: int = 1000
-    proximal: float = 0.0
-    reconstruction: Reconstruction | None = None
     min_separation: int = 1
     max_participations: int | None = None
     mechanism: str = BANDED
@@ -103,13 +96,6 @@ class DPFTRL(FederatedTraining):
         _validate.integer(low=1, high=MOST_BUFFERS, buffers=self.buffers)
         if self.mechanism == TREE:
             _validate.integer(low=1, high=MOST_TREE_ROUNDS, rounds=self.rounds)
-
-    def local(self) -> LocalTraining:
-        """The work of a device."""
-        return LocalTraining(
-            rate=self.rate, epochs=self.epochs, batch=self.batch, most_examples=self.most_examples,
-            proximal=self.proximal, reconstruction=self.reconstruction,
-        )  # fmt: skip
 
     def allowed(self) -> Participation:
         """How devices take part."""

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from odp import _validate
-from odp.algorithms.federated.config import FederatedTraining
-from odp.models.local_training import LocalTraining, Reconstruction
+from odp.algorithms.federated.config import EpochTraining
 
 
 @_validate.strict_keywords
 @dataclass(frozen=True)
-class DPFedAvg(FederatedTraining):
+class DPFedAvg(EpochTraining):
     """Federated averaging: devices train for some epochs, and send the clipped difference of the parameters.
 
     Attributes:
@@ -30,17 +29,3 @@ class DPFedAvg(FederatedTraining):
     """
 
     field: ClassVar[str] = "fedavg"
-
-    rate: float = 0.1
-    epochs: int = 1
-    batch: int = 10
-    most_examples: int = 1000
-    proximal: float = 0.0
-    reconstruction: Reconstruction | None = None
-
-    def local(self) -> LocalTraining:
-        """The work of a device."""
-        return LocalTraining(
-            rate=self.rate, epochs=self.epochs, batch=self.batch, most_examples=self.most_examples,
-            proximal=self.proximal, reconstruction=self.reconstruction,
-        )  # fmt: skip

@@ -23,7 +23,7 @@ from odp.algorithms.federated.terms import MOST_ROUNDS, OPTIMIZERS, Terms, joint
 from odp.algorithms.release import round_charges, sampling_of
 from odp.errors import BudgetExceeded, ConfigurationError
 from odp.models.examples import Examples
-from odp.models.local_training import LocalTraining
+from odp.models.local_training import LocalTraining, Reconstruction
 from odp.models.trained import model_of, trained_models
 from odp.privacy import accounting, composition
 from odp.privacy.budget_check import first_rounds_within, plan_interval
@@ -408,6 +408,25 @@ class FederatedTraining(abc.ABC):
                 made.rotated.CopyFrom(few.to_proto())
             resolved.append(made)
         return resolved
+
+
+@dataclass(frozen=True)
+class EpochTraining(FederatedTraining, abc.ABC):
+    """Federated training whose devices train for some epochs; ``odp.DPFedAvg`` says what its fields are."""
+
+    rate: float = 0.1
+    epochs: int = 1
+    batch: int = 10
+    most_examples: int = 1000
+    proximal: float = 0.0
+    reconstruction: Reconstruction | None = None
+
+    def local(self) -> LocalTraining:
+        """The work of a device."""
+        return LocalTraining(
+            rate=self.rate, epochs=self.epochs, batch=self.batch, most_examples=self.most_examples,
+            proximal=self.proximal, reconstruction=self.reconstruction,
+        )  # fmt: skip
 
 
 def write_label_range(definition: common_pb2.TaskDefinition) -> None:

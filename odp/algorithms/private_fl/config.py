@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
-from odp.algorithms.federated.config import FederatedTraining
+from odp.algorithms.federated.config import EpochTraining
 from odp.errors import ConfigurationError
-from odp.models.local_training import LocalTraining, Reconstruction
 from odp.models.trained import model_of
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 @_validate.strict_keywords
 @dataclass(frozen=True)
-class PrivateFL(FederatedTraining):
+class PrivateFL(EpochTraining):
     """Federated averaging with two layers of privacy: one that needs no trust, and one for what is released.
 
     A device trains as with ``odp.DPFedAvg``. It then sends a random direction times a random length in place of its
@@ -47,12 +46,6 @@ class PrivateFL(FederatedTraining):
 
     field: ClassVar[str] = "private_fl"
 
-    rate: float = 0.1
-    epochs: int = 1
-    batch: int = 10
-    most_examples: int = 1000
-    proximal: float = 0.0
-    reconstruction: Reconstruction | None = None
     direction_epsilon: float = 16.0
     magnitude_epsilon: float = 8.0
     largest_norm: float = 0.5
@@ -83,13 +76,6 @@ class PrivateFL(FederatedTraining):
             largest_norm=self.largest_norm,
         )  # fmt: skip
         _validate.integer(low=1, high=self.rounds, participations=self.participations)
-
-    def local(self) -> LocalTraining:
-        """The work of a device."""
-        return LocalTraining(
-            rate=self.rate, epochs=self.epochs, batch=self.batch, most_examples=self.most_examples,
-            proximal=self.proximal, reconstruction=self.reconstruction,
-        )  # fmt: skip
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """As ``FederatedTraining.write``, with the numbers of the randomizers."""

@@ -20,7 +20,7 @@ from typing import Literal, get_args
 
 from odp import _validate
 from odp.crypto.leaves import MOST_LEAVES
-from odp.crypto.signing import check_public
+from odp.crypto.public_keys import require_ed25519
 from odp.errors import ConfigurationError
 from odp.trust.enclave.log_policy import LogPolicy
 
@@ -216,5 +216,5 @@ def _founders(given: object, role: str) -> tuple[str, ...]:
     if founders and role not in _OF_POPULATIONS:
         raise ConfigurationError(f"Expected no founders for role={role!r}: populations are the aggregator's")
     for key in founders:
-        check_public(founder=bytes.fromhex(key))
+        require_ed25519(bytes.fromhex(key), name="founder")
     return founders
