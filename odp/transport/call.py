@@ -155,13 +155,13 @@ def progress(context: grpc.ServicerContext) -> Call | None:
     return context if isinstance(context, Call) else None
 
 
-def hold_turn(turns: Backpressure, context: grpc.ServicerContext) -> None:
-    """``turns.admitted`` from now on to the end of a call that answers with a stream. Raises Busy.
+def hold_turn(backpressure: Backpressure, context: grpc.ServicerContext) -> None:
+    """``backpressure.admitted`` from now on to the end of a call that answers with a stream. Raises Busy.
 
     A callback of the call ends the turn, and not the stream's iterator: one that nobody started has no end.
     """
     permit = contextlib.ExitStack()
-    permit.enter_context(turns.admitted(progress(context)))
+    permit.enter_context(backpressure.admitted(progress(context)))
     if not context.add_callback(permit.close):
         permit.close()
 
