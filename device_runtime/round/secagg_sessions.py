@@ -27,6 +27,7 @@ from odp.errors import (
     AttestationError,
     Busy,
     EnrolmentError,
+    NotNow,
     OdpError,
     PrivacyError,
     ServiceUnavailable,
@@ -43,11 +44,8 @@ _LONGEST_POLL_SECONDS = 5.0
 _LONGEST_SECONDS = 3600.0
 _STOP_SECONDS = 20.0
 _STEPPING_THREADS = 8
-# What keeps a device out of a session; all else passes, such as a host that starts again, and the session may gather
-# until the device is there.
-_REFUSALS = (PrivacyError, EnrolmentError)
-# What passes while others gather, such as a clock that leapt: waiting for them, a host would leave the device out.
-_OUTAGES = (ServiceUnavailable, AttestationError, TransparencyError)
+# What passes while others gather, for whom the session may need this very device. An issuer refuses a wrong clock, too.
+_PASSING = (ServiceUnavailable, AttestationError, TransparencyError, EnrolmentError, NotNow)
 _PAUSE_SECONDS = 5.0
 
 End = Callable[[int, "Outcome | OdpError | Exception | None", Traffic], None]
@@ -250,7 +248,7 @@ class _Table:
             act()
         except Exception as error:  # one device must not take the others down
             self._say_goodbye(place)
-            if not place.seat.revealed and not isinstance(error, _REFUSALS):
+            if not place.seat.revealed and not isinstance(error, PrivacyError):
                 self._owner.may_try_again(self._session.work, place.device)
             self._finish(place, error)
 
@@ -270,7 +268,7 @@ class _Table:
                 raise place.outage
             with self._owner.participant.fixed_times.active:
                 place.request = place.seat.sit_down(place.traffic)
-        except _OUTAGES as outage:
+        except _PASSING as outage:
             self._keep_outside(place, outage)
             return
         if place.request is None:

@@ -392,13 +392,14 @@ def test_a_device_reveals_its_part_of_an_order_once_for_each_attempt_whoever_res
     [
         ServiceUnavailable("the issuer is away"), NotNow("the device is not charging", "charging"),
         StaleModel("not served any more"), ServiceError("the issuer answered with nothing"), DiskFull("no room"),
+        EnrolmentError("the device's time is not within 300 s of this issuer's clock"),
     ],
 )  # fmt: skip
-def test_a_device_whose_token_did_not_come_joins_the_same_attempt_later_and_one_that_was_refused_does_not(
+def test_a_device_whose_token_did_not_come_joins_the_same_attempt_later_and_one_that_declines_does_not(
     table: Table, passing: OdpError
 ) -> None:
     """The host never heard of it: the session gathers on, and may wait for this very device."""
-    answers = [passing, EnrolmentError("the issuer gives this device no token")]
+    answers = [passing, PrivacyError("the person said no")]
     asked: list[OdpError] = []
 
     def session_token(*_: Any) -> bytes:
@@ -494,9 +495,18 @@ def ended_of_two(
     return ended
 
 
-def test_r386_a_device_that_an_outage_kept_out_joins_while_the_others_of_its_host_gather(table: Table) -> None:
+@pytest.mark.parametrize(
+    "outage",
+    [
+        TransparencyError("stale", "the clock leapt"), NotNow("the device is not charging", "charging"),
+        EnrolmentError("the device's time is not within 300 s of this issuer's clock"),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_r386_a_device_that_an_outage_kept_out_joins_while_the_others_of_its_host_gather(
+    table: Table, outage: OdpError
+) -> None:
     """They may be too few without it: then the session gathers for as long as the round is open."""
-    outage = TransparencyError("stale", "the clock leapt")
     tokens: list[bytes | OdpError] = [b"", outage, outage, b""]
     adverts: set[bytes] = set()
 
