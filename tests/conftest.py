@@ -7,9 +7,11 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+import sqlalchemy
 import typer.main
 import typer.testing
 
@@ -93,6 +95,40 @@ def the_tree_of_commands_is_built_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", build)
         patch.setattr(typer.testing, "_get_command", build)
+        yield
+
+
+class _CompiledStatements:
+    """Compiled statements by the class of their dialect, where SQLAlchemy's own cache has them by the dialect itself.
+
+    Each store has an engine with a dialect of its own. All dialects of a class here have the same driver and the same
+    options, so they compile alike.
+    """
+
+    def __init__(self) -> None:
+        self._compiled: Any = sqlalchemy.util.LRUCache(2000)
+
+    def get(self, key: tuple[Any, ...]) -> Any:
+        dialect, *rest = key
+        return self._compiled.get((type(dialect), *rest))
+
+    def __setitem__(self, key: tuple[Any, ...], compiled: Any) -> None:
+        dialect, *rest = key
+        self._compiled[type(dialect), *rest] = compiled
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_for_sqlite_are_compiled_once() -> Iterator[None]:
+    """It takes a sixth of the tests of a server, each of which opens stores of its own; programs have one each."""
+    create, compiled = sqlalchemy.create_engine, _CompiledStatements()
+
+    def create_engine(url: sqlalchemy.URL | str, **options: Any) -> sqlalchemy.Engine:
+        if sqlalchemy.make_url(url).get_backend_name() == "sqlite":
+            options["execution_options"] = {"compiled_cache": compiled, **options.get("execution_options", {})}
+        return create(url, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlalchemy, "create_engine", create_engine)
         yield
 
 

@@ -8,6 +8,9 @@ any more. Each error comes with one line on stderr; ``ODP_TRACE=1`` gives the tr
 
 from __future__ import annotations
 
+import atexit
+import copy
+import gc
 import inspect
 import os
 import sys
@@ -146,6 +149,15 @@ for _heading, _commands in _COMMANDS.items():
             app.command(_name, rich_help_panel=_heading)(_command)
 
 add_csv(app)
+_NAMES = frozenset(name for commands in _COMMANDS.values() for name in commands)
+
+
+def _alone(name: str) -> typer.Typer:
+    """``app`` with the command or the group of commands ``name``, and no other."""
+    line = copy.copy(app)
+    line.registered_commands = [command for command in app.registered_commands if command.name == name]
+    line.registered_groups = [group for group in app.registered_groups if group.name == name]
+    return line
 
 
 @app.callback(invoke_without_command=True)
@@ -166,11 +178,15 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # gRPC's own lines about a failed connection come beside ours, which say what to do.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # At its end, an interpreter looks for garbage among all that it loaded: a tenth of the time of a short command.
+    atexit.register(gc.freeze)
     prepare_streams()
     try:
         check_own_packages()
+        # The options of all commands take another tenth. Help, completion and mistakes need them.
+        line = _alone(sys.argv[1]) if _NAMES.intersection(sys.argv[1:2]) else app
         # Not standalone: typer would print usage errors itself, as a box of many lines.
-        code = app(standalone_mode=False)
+        code = line(standalone_mode=False)
         sys.stdout.flush()
         if code == _INTERRUPTED:  # typer makes this code of Ctrl-C, and prints nothing
             print_error(interrupted())

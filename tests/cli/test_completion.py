@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 from odp.cli import main as entry
 from odp.cli.console import interrupted, resume_with
@@ -84,6 +86,24 @@ def test_a_simulation_that_is_interrupted_says_in_one_line_how_to_go_on(tmp_path
     assert lines[-1].startswith(f"odp: interrupted; {way}")
 
 
+def test_a_command_that_is_run_is_the_one_of_the_whole_command_line() -> None:
+    whole = typer.main.get_command(entry.app)
+    for name, command in whole.commands.items():
+        ((only, alone),) = typer.main.get_command(entry._alone(name)).commands.items()
+        assert only == name
+        assert _shape(alone) == _shape(command)
+
+
+def _shape(command: Any) -> dict[str, Any]:
+    """The options of a command with their texts, and of a group of commands the commands in it."""
+    options = [(type(option), option.name, option.opts, option.help) for option in command.params]
+    return {
+        "options": options,
+        "help": command.help,
+        **{n: _shape(c) for n, c in getattr(command, "commands", {}).items()},
+    }
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_of_each_shell_is_shown(shell: str) -> None:
     environment = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
@@ -101,6 +121,7 @@ def test_an_interrupted_command_says_how_to_go_on(
         resume_with("the same command goes on")
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(sys, "argv", ["odp"])
     monkeypatch.setattr(entry, "app", stop)
     with pytest.raises(SystemExit) as ended:
         entry.main()
