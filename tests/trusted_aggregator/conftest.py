@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,7 @@ from trusted_aggregator.state.sealed_state import RoundNoise
 
 IMAGE = "sha384:" + "0" * 96
 ITEMS = 12
+_WORLDS_ON_A_PLATFORM = 32
 
 
 class World:
@@ -280,10 +282,21 @@ class World:
 
 @pytest.fixture(scope="session")
 def make_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., World]:
-    """Makes worlds that share one platform, each with a population of its own."""
-    platform = EmulatedPlatform.open(tmp_path_factory.mktemp("platform"))
+    """Makes worlds, each with a population of its own; a few of them share a platform.
+
+    A platform reads its counters of all populations for each of them: those of a thousand take longer than most tests.
+    """
     numbers = itertools.count()
-    return lambda **changes: World(platform, f"population-{next(numbers)}", **changes)
+
+    @functools.cache
+    def platform(_group: int) -> EmulatedPlatform:
+        return EmulatedPlatform.open(tmp_path_factory.mktemp("platform"))
+
+    def make(**changes: Any) -> World:
+        number = next(numbers)
+        return World(platform(number // _WORLDS_ON_A_PLATFORM), f"population-{number}", **changes)
+
+    return make
 
 
 @pytest.fixture

@@ -280,12 +280,12 @@ class TestCrash:
 
     def test_seeds_come_from_the_operating_system(self, make_world, monkeypatch):
         numbers = itertools.count()
+        query = make_world(minimum=3).algorithm.query(0)
         monkeypatch.setattr(os, "urandom", lambda count: next(numbers).to_bytes(count, "big"))
         from odp.evaluation.noise import SeededNoise
         from odp.privacy.mechanisms import GaussianNoise
         from trusted_aggregator.modes.enclave.enclave_half import draw_round_noise
 
-        query = make_world(minimum=3).algorithm.query(0)
         started = next(numbers)
         noise = draw_round_noise(query, GaussianNoise(SeededNoise(1)))
         assert int.from_bytes(new_record(b"", noise).draw_seed, "big") > started
