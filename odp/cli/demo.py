@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from odp.cli.demo_rounds import Watched
     from odp.datasets import Split
     from odp.evaluation.baselines import Baselines
+    from odp.evaluation.trials import Outcome
     from odp.operations.local.processes import Child, Services
     from odp.services.connection import TaskHandle
     from odp.tasks.task import Task
@@ -89,7 +90,7 @@ def demo(
     from odp.cli.demo_rounds import chart, traffic, watch
     from odp.cli.device import take_users
     from odp.datasets import load, random_split
-    from odp.evaluation.baselines import baselines
+    from odp.evaluation.baselines import Baselines, baseline_outcomes
     from odp.evaluation.comparison import draw_progress
     from odp.operations.local.processes import Child, Services
     from odp.research.simulation.engine import check_population
@@ -142,12 +143,13 @@ def demo(
         stack.callback(services.stop)
         tell("starting the programs; each makes its keys, and measures the code of its enclave")
         # Done before the first round: while this process computes, a model could come and go.
-        comparing = begin(functools.partial(baselines, task, split, seed=seed))
+        comparing = begin(functools.partial(baseline_outcomes, task, split, seed=seed))
         services.start(on_serving=lambda child: tell(f"{_started(child)}, serves at {child.address} over TLS"))
         connection = stack.enter_context(connect(services.server_address, state=root))
         asking = Broadcast(method=broadcast, helper_key=services.helper_key if broadcast == PIR else "")
         task = dataclasses.replace(task, broadcast=asking)
-        baseline_errors = comparing.result()
+        outcomes = comparing.result()
+        baseline_errors = Baselines.of(outcomes)
         tell("computed what other methods reach on the same ratings")
         # Submitted first: a host that finds no task at all comes back only after half a minute.
         handle = connection.submit(task)
@@ -181,7 +183,7 @@ def demo(
             draw_progress(
                 picture, rmse=watched.rmse, epsilon=watched.epsilon, budget=epsilon, baselines=baseline_errors
             )
-            write_record(output, _record(task, split, watched, baseline_errors, seed=seed))
+            write_record(output, _record(task, split, watched, outcomes, seed=seed))
         recommended = _recommended(recommending)
     seconds = time.monotonic() - started
     _finish(
@@ -382,9 +384,12 @@ def _finish(
         print_json(summary)
 
 
-def _record(task: Task, split: Split, watched: Watched, baseline_errors: Baselines, *, seed: int) -> dict[str, Any]:
+def _record(
+    task: Task, split: Split, watched: Watched, outcomes: Mapping[str, Outcome], *, seed: int
+) -> dict[str, Any]:
     """What `odp report` reads: the demo owns the ratings, so it may diagnose the model on them."""
-    from odp.algorithms.dpam.experiment import diagnose
+    from odp.algorithms.dpam.experiment import diagnose, standard_errors
+    from odp.evaluation.baselines import Baselines
     from odp.privacy.events import Event, from_json
     from odp.research.simulation.inputs import NOT_A_RELEASE
     from odp.research.simulation.record import run_record
@@ -392,7 +397,7 @@ def _record(task: Task, split: Split, watched: Watched, baseline_errors: Baselin
     charges: list[list[Event]] = [[] for _ in watched.contributions]
     for charge in watched.charges:
         charges[charge["round"]].append(from_json({key: charge[key] for key in charge if key != "round"}))
-    return run_record(
+    record = run_record(
         kind="platform",
         task=task,
         split=split,
@@ -405,10 +410,11 @@ def _record(task: Task, split: Split, watched: Watched, baseline_errors: Baselin
         charges=charges,
         metrics={"test_rmse": watched.rmse[-1]},
         seed=seed,
-        baselines=asdict(baseline_errors),
+        baselines=asdict(Baselines.of(outcomes)),
         notes=[NOT_A_RELEASE],
         diagnostics=diagnose(task, split, watched.model),
     )
+    return record | {"standard_errors": standard_errors(task, split, watched.model, outcomes)}
 
 
 def _privacy_text(task: Task, ledger: bytes, users: int, policy: EnclavePolicy) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -73,18 +74,18 @@ class Baselines:
     dp_item_user_bias: float
     als_ceiling: float
 
+    @classmethod
+    def of(cls, outcomes: Mapping[str, Outcome]) -> Baselines:
+        """Those of ``baseline_outcomes``."""
+        return cls(**{name: outcome.scores[0] for name, outcome in outcomes.items()})
 
-def baselines(task: BudgetedTask, split: Split, *, seed: int) -> Baselines:
-    """All baselines at the task's budget, on the test part; personalisation reads train and validation ratings.
+
+def baseline_outcomes(task: BudgetedTask, split: Split, *, seed: int) -> dict[str, Outcome]:
+    """All baselines at the task's budget on the test part, by name; personalisation reads train and validation ratings.
 
     Raises:
       DataError: a part has no ratings, or the data are implicit.
     """
-    return Baselines(**{name: outcome.scores[0] for name, outcome in baseline_outcomes(task, split, seed=seed).items()})
-
-
-def baseline_outcomes(task: BudgetedTask, split: Split, *, seed: int) -> dict[str, Outcome]:
-    """What ``baselines`` reports, by name, with each user's errors. Raises as that."""
     scorers = {
         "global_mean": global_mean,
         "user_mean": user_mean,

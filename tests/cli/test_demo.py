@@ -69,6 +69,10 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
     assert len(found["recommendations"]) == 10
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == found
 
+    errors = json.loads((tmp_path / "out" / "run.json").read_text())["standard_errors"]
+    assert errors.keys() == found["baselines"].keys()
+    assert all(0 < error < 0.2 for error in errors.values()), "130 people: the verdict of the page has to know"
+
     split = random_split(load(DATA), seed=1)
     definition = demo._task(split, epsilon=4.0, delta=1e-6, rank=0).definition()
     algorithm = algorithm_for(definition)

@@ -12,7 +12,7 @@ from contrast import contrast
 from e2e.browser import Browser, catching
 
 from odp.datasets import random_split, synthetic_movielens
-from odp.evaluation.baselines import baselines
+from odp.evaluation.baselines import Baselines, baseline_outcomes
 from odp.pictures.style import DARK, LIGHT
 from odp.research.simulation.engine import simulate
 from odp.research.simulation.presets import preset_task
@@ -41,7 +41,8 @@ def record(epsilon: float) -> dict[str, Any]:
     found: dict[str, Any] = plain(
         run_record(
             kind="simulation", task=task, split=split, rounds=[entry.to_json() for entry in run.rounds],
-            charges=run.charges, metrics=run.metrics, seed=1, baselines=vars(baselines(task, split, seed=1)),
+            charges=run.charges, metrics=run.metrics, seed=1,
+            baselines=vars(Baselines.of(baseline_outcomes(task, split, seed=1))),
             diagnostics=diagnose(task, split, run.model), notes=["a note"],
         )
     )  # fmt: skip

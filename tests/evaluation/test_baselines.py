@@ -11,14 +11,14 @@ import pytest
 import odp
 from odp.datasets import Ratings, Split, random_split
 from odp.evaluation import baselines as module
-from odp.evaluation.baselines import Baselines, baselines, item_mean_events, rmse
+from odp.evaluation.baselines import Baselines, baseline_outcomes, item_mean_events, rmse
 from odp.privacy.accounting import epsilon, mu, mu_for
 
 SPLIT = random_split(odp.data.synthetic_movielens(n_users=500, n_items=60, ratings_per_user=25, seed=2), seed=1)
 
 
 def _baselines(*, eps: float = 8.0, seed: int = 1, train: Ratings = SPLIT.train) -> Baselines:
-    return baselines(_task(train, eps, 25), dataclasses.replace(SPLIT, train=train), seed=seed)
+    return Baselines.of(baseline_outcomes(_task(train, eps, 25), dataclasses.replace(SPLIT, train=train), seed=seed))
 
 
 def _task(ratings: Ratings, eps: float, bound: int) -> odp.Task:

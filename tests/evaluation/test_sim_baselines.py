@@ -11,7 +11,7 @@ import pytest
 from odp.datasets import Ratings, Split, random_split, synthetic_movielens
 from odp.errors import DataError
 from odp.evaluation.als import als
-from odp.evaluation.baselines import baselines, rmse
+from odp.evaluation.baselines import Baselines, baseline_outcomes, rmse
 from odp.research.simulation.presets import preset_task
 
 DATA = synthetic_movielens(n_users=500, n_items=60, ratings_per_user=20)
@@ -19,7 +19,7 @@ SPLIT = random_split(DATA, seed=1)
 
 
 def at(epsilon: float) -> object:
-    return baselines(preset_task("auto", DATA, epsilon=epsilon, delta=1e-4), SPLIT, seed=1)
+    return Baselines.of(baseline_outcomes(preset_task("auto", DATA, epsilon=epsilon, delta=1e-4), SPLIT, seed=1))
 
 
 def test_less_noise_never_hurts_and_the_ceiling_is_best() -> None:
@@ -72,7 +72,7 @@ def test_implicit_feedback_and_empty_parts_are_refused() -> None:
         *(dataclasses.replace(part, implicit=True) for part in (SPLIT.train, SPLIT.validation, SPLIT.test))
     )
     with pytest.raises(DataError, match="implicit"):
-        baselines(task, implicit, seed=1)
+        baseline_outcomes(task, implicit, seed=1)
     nothing = dataclasses.replace(SPLIT, test=SPLIT.test.take(np.zeros(SPLIT.test.n_ratings, bool)))
     with pytest.raises(DataError, match="test part of data set 'synthetic' has no ratings"):
-        baselines(task, nothing, seed=1)
+        baseline_outcomes(task, nothing, seed=1)

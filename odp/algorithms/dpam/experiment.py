@@ -34,6 +34,7 @@ from odp.evaluation.exposure import CUTOFF, Exposure, exposure, fifths
 from odp.evaluation.paired import difference_error, rmse_influence
 from odp.evaluation.ranking import item_scores
 from odp.evaluation.reliability import Reliability, reliability
+from odp.evaluation.trials import Outcome
 from odp.evaluation.users import per_round_note, spread_users
 from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
@@ -112,24 +113,30 @@ class TaskExperiment:
             return {}
         with out.status("baselines"):
             outcomes = baseline_outcomes(self._task, self.split, seed=self._seed)
-        baselines_reached = Baselines(**{name: outcome.scores[0] for name, outcome in outcomes.items()})
+        baselines_reached = Baselines.of(outcomes)
         out.print(comparison_table(baselines_reached, metrics["test_rmse"], run.epsilon, self._task.privacy.delta))
-        test = self.split.test
-        predict = DpamPopulation(self._task.definition()).predict
-        ours = rmse_influence(predict(run.model, merge(self.split.train, self.split.validation), test), test)
         return {
             "baselines": asdict(baselines_reached),
-            "standard_errors": {
-                name: difference_error(ours, outcome.influence)
-                for name, outcome in outcomes.items()
-                if outcome.influence is not None
-            },
+            "standard_errors": standard_errors(self._task, self.split, run.model, outcomes),
         }
 
     def diagnose(self, run: FinishedRun) -> Diagnostics:
         """Errors by popularity and activity, and shares of clipped data."""
 
         return diagnose(self._task, self.split, run.model, seed=self._seed, intervals=run.metrics["test_intervals"])
+
+
+def standard_errors(
+    task: TrainingTask, split: Split, model: ModelVersion, baselines: Mapping[str, Outcome]
+) -> dict[str, float]:
+    """Of the differences of a final model's test RMSE to those of baselines, by name, over paired users."""
+    predicted = DpamPopulation(task.definition()).predict(model, merge(split.train, split.validation), split.test)
+    ours = rmse_influence(predicted, split.test)
+    return {
+        name: difference_error(ours, outcome.influence)
+        for name, outcome in baselines.items()
+        if outcome.influence is not None
+    }
 
 
 def intervals_line(reliability: Reliability) -> str:

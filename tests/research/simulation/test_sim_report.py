@@ -20,7 +20,7 @@ from odp.algorithms.seam import NoisyTensors
 from odp.datasets import random_split, synthetic_movielens
 from odp.datasets.ratings import merge
 from odp.errors import DataError
-from odp.evaluation.baselines import baselines, dp_item_means, dp_item_user_bias_predictions, rmse
+from odp.evaluation.baselines import Baselines, baseline_outcomes, dp_item_means, dp_item_user_bias_predictions, rmse
 from odp.research.simulation.engine import RunResult, simulate
 from odp.research.simulation.presets import preset_task
 from odp.research.simulation.record import NoisyTotals, noisy_totals, plain, read_record, run_record, write_record
@@ -53,7 +53,7 @@ def record(run: tuple[RunResult, list[NoisyTotals]]) -> dict[str, Any]:
         charges=result.charges,
         metrics=result.metrics,
         seed=1,
-        baselines=asdict(baselines(result.task, SPLIT, seed=1)),
+        baselines=asdict(Baselines.of(baseline_outcomes(result.task, SPLIT, seed=1))),
         diagnostics=diagnose(result.task, SPLIT, result.model),
         totals=totals,
         notes=["a note with <angle> brackets"],
