@@ -58,6 +58,8 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-re
 test test-all proof: export PYTHONDONTWRITEBYTECODE :=
 # Threads of BLAS in several workers would mostly wait for each other.
 test test-all proof test-keras: export OPENBLAS_NUM_THREADS := 1
+# That of trio would keep a further source of randomness at its state around each example, of which no test draws.
+test test-all proof test-keras: export HYPOTHESIS_NO_PLUGINS := 1
 
 test: $(VENV)/dev ## Run the tests that start no programs, and one for each party and mode (ARGS="-k name" picks some)
 	$(PYTEST) -m "not slow and not proof" $(ARGS)

@@ -228,6 +228,8 @@ class Issuer:
         with self._signers_lock:
             for forgotten in [entry for entry in self._signers if entry[0] == sha256]:
                 del self._signers[forgotten]
+        # To read it back costs more than to make it: the library tests the primes of what it reads.
+        self._remember(sha256, round, signer)
         return record
 
     def _signer(self, sha256: bytes, round: int) -> BlindSigner:
@@ -240,11 +242,14 @@ class Issuer:
         if record.private_key is None:
             raise EnrolmentError(self._refusal(Grant.ENDED, round))
         signer = BlindSigner.from_bytes(record.private_key)
+        self._remember(sha256, round, signer)
+        return signer
+
+    def _remember(self, sha256: bytes, round: int, signer: BlindSigner) -> None:
         with self._signers_lock:
             self._signers[sha256, round] = signer
             while len(self._signers) > _MOST_SIGNERS:
                 self._signers.popitem(last=False)
-        return signer
 
     def _refusal(self, grant: Grant, round: int) -> str:
         per_device, per_round = self._limits.tokens_per_device, self._limits.tokens_per_round
