@@ -68,7 +68,7 @@ class Reader:
             keys = store.local_keys(prefix=prefix) if table is DataKind.LOCAL else store.downloaded_keys(prefix=prefix)
             return list(keys)
         key = arguments["key"]
-        return store.local(key) if table is DataKind.LOCAL else store.downloaded(key)
+        return store.get(key) if table is DataKind.LOCAL else store.downloaded(key)
 
 
 def _framed(value: bytes) -> bytes:

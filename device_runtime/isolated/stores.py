@@ -13,11 +13,29 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from odp.errors import DataError
-from odp.isolated import Columns, Event, PastRequest, Stores
+from odp.isolated import Columns, Event, PastRequest
 
 
-class ServiceStore(Stores, Protocol):
+class ServiceStore(Protocol):
     """One service's data in an open store."""
+
+    def events(self, *, type: str | None = None, since: float = -math.inf, most: int = 1000) -> Sequence[Event]:
+        """The newest ``most`` events, oldest first."""
+
+    def requests(self, *, most: int = 1000) -> Sequence[PastRequest]:
+        """The newest ``most`` requests, oldest first."""
+
+    def get(self, key: str) -> bytes | None:
+        """One value of the local data."""
+
+    def local_keys(self, *, prefix: str = "") -> Sequence[str]:
+        """Keys of the local data, ascending."""
+
+    def downloaded(self, key: str) -> bytes | None:
+        """One value of the downloads."""
+
+    def downloaded_keys(self, *, prefix: str = "") -> Sequence[str]:
+        """Keys of the downloads, ascending."""
 
     def add_request(self, app: str, query: Mapping[str, Any], *, time: float) -> int:
         """Stores an app's request; returns its number."""
@@ -58,7 +76,7 @@ class MemoryStore:
     def requests(self, *, most: int = 1000) -> Sequence[PastRequest]:
         return self._requests[-most:]
 
-    def local(self, key: str) -> bytes | None:
+    def get(self, key: str) -> bytes | None:
         return self._local.get(key)
 
     def local_keys(self, *, prefix: str = "") -> Sequence[str]:

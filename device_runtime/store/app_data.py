@@ -178,7 +178,7 @@ class AppData:
             ) or (0, 0)
             self._whole(count, size, self._bounds.local_bytes, "local data", "local_bytes")
 
-    def local(self, key: str) -> bytes | None:
+    def get(self, key: str) -> bytes | None:
         """One value of the local data, or None."""
         return cast(
             "bytes | None",

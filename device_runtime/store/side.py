@@ -24,7 +24,7 @@ def said_of(store: Store) -> dict[str, str]:
       StateError: the store cannot be read.
     """
     data = store.data(SERVICE)
-    return {key: (data.local(key) or b"").decode("utf-8", "replace") for key in data.local_keys()}
+    return {key: (data.get(key) or b"").decode("utf-8", "replace") for key in data.local_keys()}
 
 
 def say(store: Store, said: Mapping[str, str | None], *, time: float) -> None:

@@ -169,7 +169,7 @@ def _everything(data: AppData) -> dict[str, Any]:
         ],
         "examples": list(data.examples.everything()),
         "requests": [dataclasses.asdict(request) for request in data.requests(most=MOST_READ)],
-        "local": {key: text(data.local(key)) for key in data.local_keys()},
+        "local": {key: text(data.get(key)) for key in data.local_keys()},
         "downloads": {key: text(data.downloaded(key)) for key in data.downloaded_keys()},
     }
 

@@ -100,7 +100,7 @@ def _world_and_device(root: Path, **limits: Any) -> Iterator[tuple[World, odp.De
 def _recommended(device: odp.Device) -> list[list[float]]:
     """What the service would read."""
     with Store.open(store_path(device.state, 0)) as store:
-        return json.loads(store.data(device.service).local(RECOMMENDED) or "[]")
+        return json.loads(store.data(device.service).get(RECOMMENDED) or "[]")
 
 
 def _wait_open(handle: TaskHandle) -> None:
@@ -173,7 +173,7 @@ def test_an_app_of_a_catalogue_shows_items_by_title_to_the_person_alone(
         note, *printed = capsys.readouterr().out.splitlines()
         assert note == "note: 1 items of the model have no title, and are called by their keys"
         with Store.open(store_path(device.state, 0)) as store:
-            best = [key for key, _ in json.loads(store.data(device.service).local(RECOMMENDED) or "[]")]
+            best = [key for key, _ in json.loads(store.data(device.service).get(RECOMMENDED) or "[]")]
         assert len(best) == 11
         assert keys[3] not in best
         shown = {f"The {place}th" if place != 5 else key: key for place, key in enumerate(keys)}

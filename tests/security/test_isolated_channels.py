@@ -44,7 +44,7 @@ class Between(MemoryStore):
         super().__init__()
         self._do = do
 
-    def local(self, key: str) -> bytes | None:
+    def get(self, key: str) -> bytes | None:
         return self._do(key)
 
 

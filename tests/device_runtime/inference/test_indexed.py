@@ -64,7 +64,7 @@ def opened(device: odp.Device) -> Store:
 
 def recommended(device: odp.Device) -> list[Any]:
     with opened(device) as store:
-        found: list[Any] = json.loads(store.data(device.service).local(RECOMMENDED) or "[]")
+        found: list[Any] = json.loads(store.data(device.service).get(RECOMMENDED) or "[]")
     return found
 
 

@@ -52,7 +52,7 @@ class Attacker:
     def contents(self) -> object:
         """All that the store holds, but for requests that wait for their answer."""
         answered = [row for row in self.store.requests() if row.rows is not None]
-        local = {key: self.store.local(key) for key in self.store.local_keys()}
+        local = {key: self.store.get(key) for key in self.store.local_keys()}
         downloads = {key: self.store.downloaded(key) for key in self.store.downloaded_keys()}
         return self.store.events(), answered, local, downloads
 

@@ -25,7 +25,7 @@ def test_the_service_of_the_page_runs(
     assert names["page"] == "<h1>Bolero</h1>"
     (example,) = names["examples"]  # type: ignore[misc]
     assert example.columns == {"song": "song/calm/1", "value": 1.0}  # type: ignore[has-type]
-    assert names["store"].local("asked") == b"1"  # type: ignore[attr-defined]
+    assert names["store"].get("asked") == b"1"  # type: ignore[attr-defined]
     assert capsys.readouterr().out == ""
 
 

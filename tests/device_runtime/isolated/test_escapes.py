@@ -362,7 +362,7 @@ def test_an_app_is_answered_while_a_private_call_runs(attacker: Attacker) -> Non
     entered, let_go = threading.Event(), threading.Event()
 
     class Slow(MemoryStore):
-        def local(self, key: str) -> bytes | None:
+        def get(self, key: str) -> bytes | None:
             entered.set()
             let_go.wait(60.0)
             return None

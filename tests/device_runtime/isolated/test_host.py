@@ -38,14 +38,14 @@ def test_a_service_sees_what_it_may_and_what_it_writes_is_kept(music: IsolatedHo
     assert store.downloaded_keys() == ["song/a", "song/b"]
     assert music.event(store, "played", {"song": "a"}, now=NOW) == 1
     assert [(event.type, event.data, event.time) for event in store.events()] == [("played", {"song": "a"}, NOW)]
-    assert store.local("last") == b"a"
+    assert store.get("last") == b"a"
     asked = music.request(store, "player", {"kind": "songs"}, now=NOW)
     assert isinstance(asked, Asked)
     assert asked.work == {"count": 2}
     result = music.execute(store, asked, now=NOW)
     (request,) = store.requests()
     assert (request.app, request.asked, request.rows) == ("player", {"kind": "songs"}, ({"song": "b"},))
-    assert store.local("seen") == b"1"
+    assert store.get("seen") == b"1"
     assert music.render(store, result, now=NOW) == "<p>Bob</p>"
     (example,) = music.training_examples(store, population="p", task="t", now=NOW)
     assert example.columns == {"song": "a", "value": 1.0}

@@ -77,7 +77,7 @@ def test_local_data_are_set_and_deleted_together_or_not_at_all(store: Store) -> 
     data.set("a", b"12345", time=1.0)
     data.change({"b": b"678", "c": b"9"}, time=2.0)
     data.change({"b": None}, time=3.0)
-    assert (data.local("a"), data.local("b"), data.local_keys()) == (b"12345", None, ["a", "c"])
+    assert (data.get("a"), data.get("b"), data.local_keys()) == (b"12345", None, ["a", "c"])
     for wrong, message in [
         ({"a": None, "d": b"x" * 11}, "value_bytes"),
         ({"a": None, "d": b"x" * 10, "e": b"x" * 10}, "local_bytes"),
@@ -87,8 +87,8 @@ def test_local_data_are_set_and_deleted_together_or_not_at_all(store: Store) -> 
     ]:
         with pytest.raises(DataError, match=message):
             data.change(wrong, time=4.0)
-        assert (data.local("a"), data.local_keys()) == (b"12345", ["a", "c"])
-    assert store.data("other").local("a") is None
+        assert (data.get("a"), data.local_keys()) == (b"12345", ["a", "c"])
+    assert store.data("other").get("a") is None
 
 
 def test_downloads_are_replaced_as_a_whole_and_a_version_never_changes(store: Store) -> None:
@@ -165,7 +165,7 @@ def test_a_full_disk_keeps_what_was_there_and_says_so(store: Store) -> None:
     store.first(f"PRAGMA max_page_count={pages}")
     with pytest.raises(DiskFull):
         data.set("key", b"x" * 50_000, time=2.0)
-    assert data.local("key") == b"before"
+    assert data.get("key") == b"before"
 
 
 def test_erasing_wipes_what_apps_kept(store: Store) -> None:
@@ -177,7 +177,7 @@ def test_erasing_wipes_what_apps_kept(store: Store) -> None:
     assert store.count_examples() == 1
     store.erase()
     assert services(store) == []
-    assert (data.events(), data.requests(), data.local("key"), data.downloaded("titles")) == ([], [], None, None)
+    assert (data.events(), data.requests(), data.get("key"), data.downloaded("titles")) == ([], [], None, None)
 
 
 def test_no_file_of_a_state_folder_holds_what_was_put_into_a_store(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_every_table_keeps_to_its_own_period_and_the_ledger_never_expires(store:
     store.settle(TASK, 0, State.SENT)
     while prune(store, Retention(), now=1e9):
         pass
-    assert (data.events(), data.requests(), data.local("key"), data.downloaded("a")) == ([], [], None, None)
+    assert (data.events(), data.requests(), data.get("key"), data.downloaded("a")) == ([], [], None, None)
     assert data.downloaded_version is None
     assert store.local_parameters(TASK) is None
     assert store.assignments() == []
