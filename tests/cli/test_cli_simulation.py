@@ -71,23 +71,16 @@ def test_a_file_and_a_preset_exclude_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_becomes_a_page(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    options = ("--preset", "auto", "--delta", "1e-4", "--output", str(folder))
+def test_a_run_becomes_a_page_when_it_is_simulated_and_by_report(tmp_path: Path) -> None:
+    folder, page = tmp_path / "run", tmp_path / "new" / "page.html"
+    options = ("--preset", "auto", "--delta", "1e-4", "--output", str(folder), "--report", str(page))
     simulated = answer("simulate", "--data", DATA, *options)
     found = answer("report", str(folder))
     assert found["test_rmse"] == simulated["test_rmse"]
-    assert Path(found["html"]).read_text(encoding="utf-8").startswith("<!doctype html>")
+    html = Path(found["html"]).read_text(encoding="utf-8")
+    assert html.startswith("<!doctype html>")
+    assert page.read_text(encoding="utf-8") == html
     assert json.loads(Path(found["json"]).read_text())["spending"] == simulated["spending"]
-
-
-@pytest.mark.slow
-def test_a_simulation_writes_the_page_that_report_would(tmp_path: Path) -> None:
-    page = tmp_path / "new" / "page.html"
-    options = ("--preset", "auto", "--delta", "1e-4", "--output", str(tmp_path / "run"), "--report", str(page))
-    answer("simulate", "--data", DATA, *options)
-    found = answer("report", str(tmp_path / "run"))
-    assert page.read_text(encoding="utf-8") == Path(found["html"]).read_text(encoding="utf-8")
 
 
 def test_the_report_of_a_resumed_run_is_that_of_one_never_interrupted(
@@ -203,6 +196,7 @@ def test_simulations_say_that_they_are_no_private_release(tmp_path: Path) -> Non
     assert call("report", str(tmp_path / "run")).exit_code == 0
     assert said in (tmp_path / "run" / "report.html").read_text()
     compared = ("compare", "--data", DATA, "--epsilons", "2", "--delta", "1e-4", "--seeds", "1")
-    assert said in " ".join(call(*compared).stdout.split())
-    assert "one permutation of all ratings" not in answer(*compared)["statement"]
+    assert said in " ".join(call(*compared, "--output", str(tmp_path)).stdout.split())
+    written = json.loads((tmp_path / "comparison.json").read_text())
+    assert "one permutation of all ratings" not in written["statement"]
     assert "one permutation of all ratings" in answer(*compared, "--permutation")["statement"]

@@ -21,13 +21,16 @@ _CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
-def deaths(act: Callable[[Path, Callable[[], None]], None], places: Iterator[Path]) -> Iterator[tuple[Path, bool]]:
-    """What is left, one place after the other, of processes that died at the first step, the second, and so on.
+def deaths(
+    act: Callable[[Path, Callable[[], None]], None], places: Iterator[Path], *, every: int = 1
+) -> Iterator[tuple[Path, bool]]:
+    """What is left, one place after the other, of processes that died at the first step, ``every`` steps later, and so
+    on.
 
     ``act(place, arm)`` runs in each process, and its steps count from its call of ``arm()`` on. The last one comes to
     its end, and dies then without closing anything: with it comes True. At least one dies before its end.
     """
-    for number in itertools.count(1):
+    for number in itertools.count(1, every):
         place = next(places)
         lived = _lives(act, place, number)
         assert number > 1 or not lived, "no process died: none of its steps was seen"

@@ -510,15 +510,16 @@ def test_of_many_writers_one_makes_a_change(name: str, storage: Storage, stores:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.proof)])
 def test_a_store_that_was_being_made_when_its_process_died_is_whole_at_the_next_start(
-    mortal_stores: ServerStores, tmp_path: Path
+    every: int, mortal_stores: ServerStores, tmp_path: Path
 ) -> None:
     def act(place: Path, arm: Callable[[], None]) -> None:
         place.mkdir()
         arm()
         mortal_stores.open(place)
 
-    for place, _ in deaths(act, places(tmp_path)):
+    for place, _ in deaths(act, places(tmp_path), every=every):
         storage = mortal_stores.open(place)
         released(storage)
         before = content(storage)
