@@ -35,7 +35,8 @@ from device_runtime.network.services import Traffic
 from device_runtime.round.admission import Admission, attesters_of
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.verification import FOLDER, Records
-from device_runtime.tasks.assignment import AssignmentReader, Work
+from device_runtime.tasks.answers import AnswerReader
+from device_runtime.tasks.assignment import Work
 from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.datasets import Ratings
 from odp.errors import ServiceError
@@ -110,7 +111,7 @@ def participation(chosen: Plan) -> list[Figure]:
                     clients, attesters_of(emulated_vendor=Path(values.emulated_vendor), on_roster=False)
                 ),
             )
-            reader = AssignmentReader(_POPULATION)
+            reader = AnswerReader(_POPULATION)
             for number in range(_ROUNDS):
                 _open_round(clients, reader, number)
                 if number == 0:
@@ -231,26 +232,26 @@ def _platform(*, goal: int):  # type: ignore[no-untyped-def]  # (programs, folde
             yield services, root, handle
 
 
-def _open_round(clients: Services, reader: AssignmentReader, number: int) -> Work:
+def _open_round(clients: Services, reader: AnswerReader, number: int) -> Work:
     until = time.monotonic() + _WAIT_SECONDS
     while time.monotonic() < until:
-        answer = clients.check_in(_POPULATION, Traffic())
-        if answer.WhichOneof("answer") == "assignment":
-            work = reader.open(answer.assignment)
-            if work.round == number:
-                return work
+        work = reader.open(clients.check_in(_POPULATION, Traffic()))
+        if isinstance(work, Work) and work.round == number:
+            return work
         threading.Event().wait(0.1)
     raise ServiceError(f"round {number} did not open")
 
 
-def _take_part(participant: Participant, reader: AssignmentReader, folder: Path, devices: range) -> _Cost:
+def _take_part(participant: Participant, reader: AnswerReader, folder: Path, devices: range) -> _Cost:
     """As a device host lets ``devices`` take part."""
 
     def one(device: int) -> float:
         began = time.perf_counter()
         with Store.open(store_path(folder, device), durable=False) as store:
             participant.gate.check_in(store, _POPULATION)
-            work = reader.open(participant.services.check_in(_POPULATION, Traffic()).assignment)
+            work = reader.open(participant.services.check_in(_POPULATION, Traffic()))
+            if not isinstance(work, Work):
+                raise ServiceError("the round closed")
             outcome = participant.take_part(store, work, Traffic())
         if outcome is not Outcome.SENT:
             raise ServiceError(f"device {device} was {outcome.value}")

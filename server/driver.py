@@ -87,7 +87,7 @@ class _StaysOpen(OdpError):
 
 
 class Driver:
-    """Steps of the active tasks. ``step_once`` takes one of each; ``start`` does that again and again, in threads."""
+    """Steps of the active tasks: ``start`` takes one of each again and again, in threads."""
 
     def __init__(
         self,
@@ -156,10 +156,6 @@ class Driver:
     def waits_for(self, task_sha256: bytes) -> Wait | None:
         """Why a task stands still, and until when; None where it does not, or is over. Raises StateError."""
         return self._waits.of(task_sha256) or self._leads.said(task_sha256)
-
-    def step_once(self) -> bool:
-        """At most one step of every task, oldest first, one after the other. True where a task got further."""
-        return sum(self._attempt(task, step) for task, step in self._steps()) > 0
 
     def _steps(self) -> list[tuple[TaskRecord, Callable[[TaskRecord], bool]]]:
         """The tasks whose next step may be tried now by this server, those that are to be ended first."""

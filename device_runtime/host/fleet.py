@@ -31,8 +31,9 @@ from device_runtime.round.secagg_sessions import Sessions
 from device_runtime.store.recovery import repair, set_aside_path
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store, store_path
-from device_runtime.tasks.assignment import AssignmentReader, Work
-from device_runtime.tasks.local_assignment import LocalAssignmentReader, LocalWork
+from device_runtime.tasks.answers import AnswerReader
+from device_runtime.tasks.assignment import Work
+from device_runtime.tasks.local_assignment import LocalWork
 from odp._system.files.state_folder import StateFolder
 from odp.algorithms.cohorts import goal_of
 from odp.errors import (
@@ -43,7 +44,6 @@ from odp.errors import (
     OdpError,
     OutOfResources,
     PrivacyError,
-    ServiceError,
     ServiceUnavailable,
     StaleModel,
     StateError,
@@ -51,7 +51,6 @@ from odp.errors import (
     StoreUnreachable,
     TransparencyError,
 )
-from odp.refusing import refusing
 from odp.transport.logs import Log, short
 from odp.v1 import server_pb2
 
@@ -103,9 +102,8 @@ class Fleet:
         self._check_ins = CheckIns(plan=plan, log=log, uniform=uniform)
         self._outage = Outage(uniform=uniform)
         self._ending = Ending(until_finished=options.until_finished, end_after=options.end_after, clock=timing.clock)
-        self._reader = AssignmentReader(population, trainer=participant.trainer)
+        self._reader = AnswerReader(population, trainer=participant.trainer)
         self._roster = Roster(options.devices, clock=timing.clock)
-        self._local_reader = LocalAssignmentReader(population)
         self._reporting = LocalReporting.of(participant)
         self._local_turns = LocalTurns(options.devices, clock=timing.clock)
         self._last: Work | LocalWork | None = None
@@ -207,7 +205,7 @@ class Fleet:
             return rest
         traffic = Traffic()
         answer = self._participant.services.check_in(self._options.population, traffic)
-        work = self._read(answer)
+        work = self._reader.open(answer)
         if isinstance(work, LocalWork):
             return self._report(pool, work, traffic)
         if work is None:
@@ -272,18 +270,6 @@ class Fleet:
         if (what := self._judged(sweep, (work.key,), device, take_part)) == "declined":
             self._local_turns.wait(work.task_sha256, device, DECLINED_SECONDS)
         self.counts.count(work.key, what, traffic, now=self._clock())
-
-    @refusing("answer of the server")
-    def _read(self, answer: server_pb2.CheckInResponse) -> Work | LocalWork | None:
-        """The checked work of an answer, or None for a retry window."""
-        match answer.WhichOneof("answer"):
-            case "assignment":
-                return self._reader.open(answer.assignment)
-            case "local":
-                return self._local_reader.open(answer.local)
-            case "retry":
-                return None
-        raise ServiceError("the server answered a check-in with nothing; is it of another version?")
 
     def _idle(self, window: server_pb2.RetryWindow) -> float | None:
         """Seconds to wait when no round is open, or None when there is nothing left to wait for."""
@@ -381,7 +367,7 @@ class Fleet:
             with self._participant.pipeline.alone(), self._opened(device) as store:
                 self._participant.gate.check_in(store, self._options.population)
                 answer = self._participant.services.check_in(self._options.population, traffic)
-                work = self._read(answer)
+                work = self._reader.open(answer)
                 if not isinstance(work, Work):  # the round closed meanwhile
                     sweep.end(retry=answer.retry if work is None else None)
                     return ""

@@ -248,14 +248,6 @@ class AppData:
         _validate.one_of(("events", "examples", "requests", "local_data", "downloads"), table=table)
         return int(self._database.value(f"SELECT count(*) FROM {table} WHERE service = ?", (self._service,)) or 0)
 
-    @property
-    def downloaded_version(self) -> str | None:
-        """The version of the downloaded data; None before the first."""
-        return cast(
-            "str | None",
-            self._database.value("SELECT version FROM download_versions WHERE service = ?", (self._service,)),
-        )
-
     def _keys(self, table: str, prefix: str) -> list[str]:
         rows = self._database.all(
             f"SELECT key FROM {table} WHERE service = ? AND substr(key, 1, ?) = ? ORDER BY key",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,6 @@ from device_runtime.modes import half_of
 from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.charters import charter_of
 from device_runtime.tasks.computing_terms import ComputingTerms
-from odp._system.recent import Recent
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import Algorithm, Client, ProgramClient, Query
 from odp.crypto.leaves import MOST_LEAVES
@@ -32,9 +30,6 @@ from odp.signed.charter import Charter
 from odp.signed.task import model_sha256, open_manifest, open_task, task_sha256
 from odp.transport.channel import parse_address
 from odp.v1 import common_pb2, enrolment_pb2, log_pb2, server_pb2
-
-# What a round hands to every device is one assignment: a few of them cover the rounds that are open at once.
-_MOST_REMEMBERED = 16
 
 
 @dataclass(frozen=True)
@@ -264,17 +259,3 @@ def open_assignment(
         assignment.issuer_address,
         tuple(assignment.leaf_addresses),
     )
-
-
-class AssignmentReader:
-    """``open_assignment`` with a cache for equal bytes; thread-safe."""
-
-    def __init__(self, population: str, *, trainer: ProgramTrainer | None = None) -> None:
-        self._population, self._trainer = population, trainer
-        self._works: Recent[bytes, Work] = Recent(_MOST_REMEMBERED)
-
-    def open(self, assignment: server_pb2.Assignment) -> Work:
-        digest = hashlib.sha256(assignment.SerializeToString(deterministic=True)).digest()
-        return self._works.get_or_make(
-            digest, lambda: open_assignment(assignment, population=self._population, trainer=self._trainer)
-        )

@@ -7,7 +7,6 @@ no enclave: what a device sends is private by itself.
 from __future__ import annotations
 
 import functools
-import hashlib
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,7 +14,6 @@ from device_runtime.person.ledger import TaskTerms
 from device_runtime.tasks.assignment import Work, require_own_tables
 from device_runtime.tasks.charters import charter_of
 from device_runtime.tasks.computing_terms import ComputingTerms
-from odp._system.recent import Recent
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for
 from odp.errors import ConfigurationError
@@ -24,8 +22,6 @@ from odp.signed.charter import Charter
 from odp.signed.task import open_task, task_sha256
 from odp.transport.channel import parse_address
 from odp.v1 import common_pb2, enrolment_pb2, log_pb2, server_pb2
-
-_MOST_REMEMBERED = 16
 
 
 @dataclass(frozen=True)
@@ -111,16 +107,3 @@ def open_local_assignment(assignment: server_pb2.LocalAssignment, *, population:
         token_key=assignment.token_key if assignment.HasField("token_key") else None,
         issuer=assignment.issuer_address,
     )
-
-
-class LocalAssignmentReader:
-    """``open_local_assignment`` with a cache for equal bytes; thread-safe."""
-
-    def __init__(self, population: str) -> None:
-        self._population = population
-        self._works: Recent[bytes, LocalWork] = Recent(_MOST_REMEMBERED)
-
-    def open(self, assignment: server_pb2.LocalAssignment) -> LocalWork:
-        """Raises as ``open_local_assignment``."""
-        digest = hashlib.sha256(assignment.SerializeToString(deterministic=True)).digest()
-        return self._works.get_or_make(digest, lambda: open_local_assignment(assignment, population=self._population))

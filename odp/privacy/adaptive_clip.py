@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 
@@ -69,11 +68,6 @@ class ClipTerms:
         _validate.within(low=0.0, high=1.0, quantile=self.quantile)
         _validate.within(low=1e-6, high=10.0, rate=self.rate)
 
-    @classmethod
-    def of_cohort(cls, cohort: float) -> Self:
-        """The published defaults: the median, rate .2, noise of a twentieth of the cohort, from .1 on."""
-        return cls(start=0.1, cohort=cohort, bit_std=cohort / 20.0)
-
     @property
     def step(self) -> float:
         """Step of the grid of centred bits: 2^-j, at most 1/2, and a 64th of the noise or less."""
@@ -96,7 +90,7 @@ class ClipTerms:
     def split(self, noise_multiplier: float) -> float:
         """The noise multiplier of the update with which update and bit together have ``noise_multiplier``.
 
-        >>> round(ClipTerms.of_cohort(100).split(1.0), 6)
+        >>> round(ClipTerms(start=0.1, cohort=100.0, bit_std=5.0).split(1.0), 6)
         1.005038
 
         Raises:

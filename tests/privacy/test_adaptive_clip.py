@@ -18,11 +18,16 @@ from odp.privacy.events import GaussianRelease, SampledRound, Sampling
 from odp.privacy.mechanisms import GaussianNoise
 
 
+def published(cohort: float) -> ClipTerms:
+    """The published defaults: the median, rate .2, noise of a twentieth of the cohort, from .1 on."""
+    return ClipTerms(start=0.1, cohort=cohort, bit_std=cohort / 20.0)
+
+
 @pytest.mark.parametrize(
     ("noise", "cohort", "golden"), [(1.0, 100, 1.005038), (1.0, 50, 1.020621), (2.0, 100, 2.041241)]
 )
 def test_the_noise_that_is_left_for_the_update_has_its_golden_values(noise, cohort, golden):
-    assert ClipTerms.of_cohort(cohort).split(noise) == pytest.approx(golden, abs=5e-7)
+    assert published(cohort).split(noise) == pytest.approx(golden, abs=5e-7)
 
 
 @given(noise=st.floats(0.3, 5.0), bit_std=st.floats(3.0, 1e4))
@@ -69,7 +74,7 @@ def test_the_clip_norm_converges_to_the_quantile_of_norms(quantile, start):
 
 
 def test_noise_can_move_a_clip_norm_by_no_more_than_the_rate():
-    state = ClipState.initial(ClipTerms.of_cohort(100))
+    state = ClipState.initial(published(100))
     for released in (1e12, -1e12):
         after = state.step(released)
         assert abs(math.log(after.clip / state.clip)) <= 0.1 + 1e-6
@@ -80,14 +85,14 @@ def test_noise_can_move_a_clip_norm_by_no_more_than_the_rate():
 
 
 def test_everybody_has_the_same_clip_norm():
-    state = ClipState.initial(ClipTerms.of_cohort(100))
+    state = ClipState.initial(published(100))
     for released in itertools.islice(itertools.cycle((10.0, -30.0, 3.0)), 50):
         state = state.step(released)
         assert state.clip == float(np.float32(state.clip))
 
 
 def test_a_damaged_state_is_refused():
-    terms = ClipTerms.of_cohort(100)
+    terms = published(100)
     data = ClipState.initial(terms).to_bytes()
     assert ClipState.from_bytes(terms, data) == ClipState.initial(terms)
     for wrong in (data[:-1], b"x" + data[1:], data[:4] + b"\xff" * 8 + data[12:]):

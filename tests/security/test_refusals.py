@@ -29,8 +29,8 @@ from security.computing import compute
 from trust.log.world import CHARTER, DEVELOPER, LogWorld
 
 import odp
+from device_runtime.tasks.answers import AnswerReader
 from device_runtime.tasks.assignment import open_model
-from device_runtime.tasks.local_assignment import LocalAssignmentReader
 from odp.algorithms.cohorts import MOST_BLOCKS, MOST_SAMPLED_BLOCKS
 from odp.algorithms.computing_time import REFERENCE_SECONDS, reference_seconds
 from odp.algorithms.dpftrl.query import MOST_TREE_ROUNDS
@@ -70,7 +70,9 @@ def at_a_device(signed: common_pb2.SignedTask) -> object:
 
 
 def at_a_local_reader(signed: common_pb2.SignedTask) -> object:
-    return LocalAssignmentReader("people").open(server_pb2.LocalAssignment(task=signed, charter=CHARTER))
+    return AnswerReader("people").open(
+        server_pb2.CheckInResponse(local=server_pb2.LocalAssignment(task=signed, charter=CHARTER))
+    )
 
 
 def at_the_enclave(signed: common_pb2.SignedTask) -> object:

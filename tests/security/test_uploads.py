@@ -16,6 +16,7 @@ from odp.errors import Refusal
 from odp.evaluation.noise import NoNoise
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, common_pb2
+from tests.trusted_aggregator.modes.enclave.test_accepted_set import tags
 
 Make = Callable[..., Any]
 ITEMS, RANK, PLACES = 12, 2, 4
@@ -221,7 +222,7 @@ def test_r43_what_is_kept_of_a_pseudonym_is_another_value_in_every_round(make_wo
     for number in range(2):
         world.open(number)
         world.fill(range(3), number)
-        kept.append(world.held(number)._accepted_set.pseudonym_tags())
+        kept.append(tags(world.held(number)._accepted_set))
         world.learn(world.close(number))
     pseudonyms = {world.contribution(device).pseudonym for device in range(3)}
     assert len(kept[0]) == len(kept[1]) == 3

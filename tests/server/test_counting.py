@@ -16,6 +16,7 @@ from odp.v1 import common_pb2
 from server.storage import RoundState, TaskRecord, TaskState
 from server.storage.sqlite import open_sqlite
 from server.waits import count_wait, require_count, unneeded_count
+from tests.server.stepping import step_once
 
 DEVICES = 100
 #: Devices by place: no rows, none usable, some, all.
@@ -116,7 +117,7 @@ def test_a_count_that_is_released_and_not_yet_applied_is_enough(world: Any) -> N
     world.aggregator.contributions, world.aggregator.tamper = DEVICES, votes(MOST_USABLE)
     driver = world.driver()
     while not world.storage.round(count, 0).release_bytes:
-        assert driver.step_once()
+        assert step_once(driver)
     assert world.storage.task(count).state is TaskState.ACTIVE
     world.run(world.driver())
     assert world.storage.task(training).state is TaskState.FINISHED

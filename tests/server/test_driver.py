@@ -24,6 +24,7 @@ from server.driver import PUBLISH_AGAIN_SECONDS
 from server.storage import RoundState, TaskState
 from server.storage.sqlite import open_sqlite
 from server.waits import MOST_SECONDS, PAUSED
+from tests.server.stepping import step_once
 
 GOAL = 5
 
@@ -114,7 +115,7 @@ def test_a_task_is_verified_once_and_not_at_every_look(
     polling = world.driver()
     world.run(polling)
     for _ in range(5):
-        polling.step_once()
+        step_once(polling)
     world.aggregator.contributions = GOAL
     world.run(polling)
     assert len(verified) == 1
@@ -209,8 +210,8 @@ def test_a_version_is_published_in_chunks_of_one_mebibyte(world: Any, definition
     definition.dpam.slices_per_device = 10
     sha256 = world.submit(definition)
     driver = world.driver()
-    driver.step_once()
-    driver.step_once()
+    step_once(driver)
+    step_once(driver)
     assert world.distributor.largest_chunk == 2**20
     assert world.distributor.models[sha256, 0]["items"].shape == (100_000, 3)
 
@@ -222,10 +223,10 @@ def test_a_round_stays_open_below_its_goal_until_its_time_is_up(world: Any, defi
     world.run(driver)
     assert world.storage.round(sha256, 0).contributions == 4
     world.monotonic.now += 59.0
-    assert not driver.step_once()
+    assert not step_once(driver)
     assert not world.aggregator.drawn
     world.monotonic.now += 1.0
-    assert driver.step_once()
+    assert step_once(driver)
     assert world.storage.round(sha256, 0).state is RoundState.RELEASED
 
 
@@ -243,7 +244,7 @@ def test_each_round_of_a_schedule_waits_for_its_own_goal(world: Any) -> None:
     world.run(driver)
     assert world.storage.round(sha256, 0).state is RoundState.APPLIED
     world.aggregator.contributions = 4
-    assert not driver.step_once()
+    assert not step_once(driver)
     assert world.storage.round(sha256, 1).state is RoundState.OPEN
     assert "5 contributions, its goal" in driver.waits_for(sha256).reason
     world.aggregator.contributions = 5
@@ -257,10 +258,10 @@ def test_a_round_stays_open_below_its_minimum_however_long_it_takes(world: Any, 
     world.aggregator.contributions = 2
     world.run(driver)
     world.monotonic.now += 1e6
-    assert not driver.step_once()
+    assert not step_once(driver)
     assert world.storage.round(sha256, 0).state is RoundState.OPEN
     world.aggregator.contributions = 3
-    assert driver.step_once()
+    assert step_once(driver)
     assert world.storage.round(sha256, 0).state is RoundState.RELEASED
 
 
@@ -275,9 +276,9 @@ def test_r252_a_clock_that_is_set_neither_holds_a_round_open_nor_closes_it_early
     world.clock.now += jump
     for _ in range(2):
         world.monotonic.now += 29.5
-        assert not driver.step_once()
+        assert not step_once(driver)
     world.monotonic.now += 1.0
-    assert driver.step_once()
+    assert step_once(driver)
     assert world.storage.round(sha256, 0).state is RoundState.RELEASED
 
 
@@ -295,7 +296,7 @@ def test_r252_after_a_restart_a_round_waits_for_what_is_left_and_never_longer_th
     if left:
         world.run(again)
         world.monotonic.now += left - 0.5
-        assert not again.step_once()
+        assert not step_once(again)
         world.monotonic.now += 0.5
     world.run(again)
     assert world.storage.round(sha256, 0).state is RoundState.APPLIED
@@ -340,7 +341,7 @@ def test_a_service_that_is_away_costs_one_line_per_try_and_never_the_task(
         world.run(driver)
         before = world.lines.text.count("task_waits")
         world.monotonic.now += 0.99 * wait
-        assert not driver.step_once()
+        assert not step_once(driver)
         assert world.lines.text.count("task_waits") == before
         world.monotonic.now += 0.02 * wait
     world.run(driver)
@@ -568,7 +569,7 @@ def test_an_unforeseen_error_of_the_algorithm_is_logged_without_its_message_and_
         return algorithm_for(given)
 
     driver = world.driver(algorithm=algorithm)
-    assert not driver.step_once()
+    assert not step_once(driver)
     assert "step_failed" in world.lines.text
     assert "4711" not in world.lines.text
     broken.clear()
@@ -585,7 +586,7 @@ def test_the_board_follows_every_change_of_a_round(world: Any, definition: Any) 
     seen = []
     world.aggregator.contributions = GOAL
     while world.storage.task(sha256).state is TaskState.ACTIVE:
-        driver.step_once()
+        step_once(driver)
         answer = board.answer("viewers")
         entry = answer.assignment.round if answer.HasField("assignment") else answer.retry.max_seconds
         if not seen or seen[-1] != (answer.WhichOneof("answer"), entry):
@@ -631,7 +632,7 @@ def test_r285_a_distributor_that_is_away_stops_no_round_where_models_are_publish
     driver.upkeep.publish_again()
     assert "not_published_again" in world.lines.text
     world.aggregator.contributions = definition.cohort.goal
-    assert driver.step_once()
+    assert step_once(driver)
 
 
 def test_r381_a_server_whose_database_is_two_releases_old_says_what_is_missing(world: Any, definition: Any) -> None:
@@ -640,12 +641,12 @@ def test_r381_a_server_whose_database_is_two_releases_old_says_what_is_missing(w
     world.aggregator.contributions = definition.cohort.goal
     driver = world.driver()
     while not world.aggregator.releases:
-        driver.step_once()
+        step_once(driver)
     backup = world.path.with_name("backup")
     with sqlite3.connect(world.path) as live, sqlite3.connect(backup) as copy:
         live.backup(copy)
     while len(world.aggregator.releases) < 3:
-        driver.step_once()
+        step_once(driver)
     real = world.aggregator._close_round
 
     def close_round(request: Any) -> Any:

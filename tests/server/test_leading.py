@@ -22,6 +22,7 @@ from server.storage import RoundState, TaskRecord, TaskState
 from server.storage.leases import Deposed, Lease
 from server.storage.sqlite import open_sqlite
 from tests.server.conftest import Clock, Lines
+from tests.server.stepping import step_once
 
 SOON = 5.0
 GOAL = 5
@@ -91,7 +92,7 @@ class Servers:
         """Steps, and renewals between them, until nothing more happens."""
         for _ in range(200):
             driver._leads.renew()
-            if not driver.step_once():
+            if not step_once(driver):
                 return
         raise AssertionError("still busy")
 
@@ -185,12 +186,12 @@ def test_two_servers_never_step_one_task_and_share_many(world: Any, servers: Ser
     for number in range(4):
         definition.name = f"films-{number}"
         ids.append(world.submit(definition))
-        (one, two)[number % 2].step_once()  # whoever took the submission looks first
+        step_once((one, two)[number % 2])  # whoever took the submission looks first
     led = [{sha256 for sha256 in ids if driver._leads.lease(sha256) is not None} for driver in (one, two)]
     assert led == [{ids[0], ids[2]}, {ids[1], ids[3]}]
     for _ in range(60):
-        one.step_once()
-        two.step_once()
+        step_once(one)
+        step_once(two)
     assert [world.storage.task(sha256).state for sha256 in ids] == [TaskState.FINISHED] * 4
     assert len(world.aggregator.drawn) == len(set(world.aggregator.drawn)) == 8
 
@@ -198,10 +199,10 @@ def test_two_servers_never_step_one_task_and_share_many(world: Any, servers: Ser
 def test_a_server_that_ends_gives_its_tasks_back_at_once(world: Any, servers: Servers, definition: Any) -> None:
     sha256 = world.submit(definition)
     one, two = servers.driver(), servers.driver()
-    one.step_once()
-    assert not two.step_once()
+    step_once(one)
+    assert not step_once(two)
     one._leads.give_back()
-    assert two.step_once()
+    assert step_once(two)
     assert one._leads.lease(sha256) is None
 
 
@@ -210,7 +211,7 @@ def test_a_server_says_what_the_leader_of_a_task_waits_for(world: Any, servers: 
     world.aggregator.contributions = 1
     one, two = servers.driver(), servers.driver()
     servers.run(one)
-    two.step_once()
+    step_once(two)
     assert two.waits_for(sha256) is None
     one._leads.renew()
     assert two.waits_for(sha256) == one.waits_for(sha256)
@@ -222,7 +223,7 @@ def test_a_leader_whose_renewals_fail_begins_no_further_step_and_goes_on_when_th
 ) -> None:
     sha256 = world.submit(definition)
     one = servers.driver()
-    assert one.step_once()
+    assert step_once(one)
     servers.database_clock.now += LEASE_SECONDS
     assert one._leads.lease(sha256) is None
     one._leads.renew()
@@ -236,9 +237,9 @@ def test_a_server_alone_starts_again_at_once_after_a_kill(world: Any, definition
     sha256 = world.submit(definition)
     world.aggregator.contributions = GOAL
     first = world.driver()
-    assert first.step_once()
-    assert world.driver().step_once()
-    assert not first.step_once(), "it is dead, and would be deposed"
+    assert step_once(first)
+    assert step_once(world.driver())
+    assert not step_once(first), "it is dead, and would be deposed"
     world.run(world.driver())
     assert world.storage.task(sha256).state is TaskState.FINISHED
     assert world.storage.round(sha256, 0).state is RoundState.APPLIED

@@ -29,6 +29,7 @@ from server.operator_token import OperatorToken
 from server.servicer import ServerService, TaskAdmission, TaskStatuses, checked_task, server_servicer
 from server.storage import RoundState, TaskState
 from server.waits import Wait
+from tests.server.stepping import step_once
 
 TOKEN = "t" * 43
 AUTHORIZED = (("authorization", f"Bearer {TOKEN}"),)
@@ -193,8 +194,8 @@ def test_a_task_that_is_submitted_and_cancelled_changes_no_recommendation(
     second = served.submit(definition)
     for contributions in (0, 5):
         world.aggregator.contributions = contributions
-        assert driver.step_once()
-        driver.step_once()
+        assert step_once(driver)
+        step_once(driver)
         assert served.stub.GetModel(request, timeout=60) == trained
     served.stub.CancelTask(server_pb2.CancelTaskRequest(task_sha256=second), timeout=60, metadata=AUTHORIZED)
     assert served.stub.GetModel(request, timeout=60) == trained
@@ -398,7 +399,7 @@ def test_the_epsilon_that_was_spent_is_told_while_a_round_is_open_and_where_rele
     world.aggregator.contributions = 5
     while world.storage.round(sha256, 1) is None:
         assert spent() in (0.0, 1.0)
-        driver.step_once()
+        step_once(driver)
     assert world.storage.round(sha256, 1).state is RoundState.OPEN
     assert spent() == 1.0
     world.run(driver)

@@ -30,6 +30,7 @@ from odp.v1 import attestation_pb2, common_pb2, hand_over_pb2
 from server import transparency
 from server.transparency import FRESH_SECONDS, KnownWitness, LogKeeper, read_witness
 from server.upkeep import Upkeep
+from tests.server.stepping import step_once
 
 KEY = NoteKey.generate("example.com/log")
 ENDORSER = SigningKey.generate()
@@ -177,7 +178,7 @@ def test_devices_get_proofs_that_verify_with_each_assignment_and_model(world: An
     guard = LogGuard(LogMemory(pinned, None, kept.open.hashes), clock=world.clock)
     rounds = Counter[int]()
     for _ in range(30):
-        driver.step_once()
+        step_once(driver)
         answer = board.answer("viewers")
         if answer.HasField("assignment"):
             given = answer.assignment
@@ -196,7 +197,7 @@ def test_what_is_not_in_the_log_is_given_no_proof(world: Any, runnable: Any, kep
     keeper = kept.start()
     driver = world.driver()  # one that logs nothing
     for _ in range(3):
-        driver.step_once()
+        step_once(driver)
     version = world.storage.newest_version(sha256)
     charter = world.populations().newest("viewers")
     assert charter is not None
@@ -257,7 +258,7 @@ def test_a_withdrawal_is_logged_with_the_next_start_and_its_endorsement_no_longe
     keeper = kept.start()
     driver = world.driver(keeper=keeper)
     for _ in range(3):
-        driver.step_once()
+        step_once(driver)
     task, model = world.storage.task(sha256).signed, world.storage.newest_version(sha256).signed
     charter = world.populations().newest("viewers")
     proof = keeper.proof(task, model, charter)
@@ -288,11 +289,11 @@ def test_a_log_that_cannot_be_written_makes_the_task_wait(
 
     with monkeypatch.context() as patched:
         patched.setattr(LogFiles, "append", full)
-        assert not driver.step_once()
+        assert not step_once(driver)
         assert world.lines.wait_for("task_waits")
         assert world.storage.newest_version(sha256) is None, "nothing follows from what is not logged"
     world.monotonic.now += 60
-    assert driver.step_once()
+    assert step_once(driver)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from server.storage import RoundState, TaskState
 from server.waits import LONGEST_SECONDS, MOST_SECONDS, MOST_UNFORESEEN
+from tests.server.stepping import step_once
 
 GOAL = 5
 
@@ -122,7 +123,7 @@ def test_a_round_says_what_it_waits_for_and_until_when(world: Any, definition: A
     world.aggregator.contributions = GOAL
     world.run(driver)
     assert world.storage.task(sha256).state is TaskState.FINISHED
-    driver.step_once()
+    step_once(driver)
     assert driver.waits_for(sha256) is None
 
 
@@ -145,10 +146,10 @@ def test_a_device_that_declines_costs_each_later_round_seconds_and_not_its_whole
         assert driver.waits_for(sha256).until == world.clock.now + seconds
         for clock in (world.clock, world.monotonic):
             clock.now += seconds - 0.5
-        assert not driver.step_once()
+        assert not step_once(driver)
         for clock in (world.clock, world.monotonic):
             clock.now += 0.5
-        assert driver.step_once()
+        assert step_once(driver)
         assert world.storage.round(sha256, round).state is RoundState.RELEASED
         assert world.storage.round(sha256, round).contributions == GOAL - 1
     world.run(driver)
@@ -162,7 +163,7 @@ def test_a_round_never_closes_below_its_minimum_however_quiet_it_is(world: Any, 
     world.run(driver)
     for clock in (world.clock, world.monotonic):
         clock.now += 1e6
-    assert not driver.step_once()
+    assert not step_once(driver)
     assert world.storage.round(sha256, 0).state is RoundState.OPEN
 
 

@@ -19,7 +19,6 @@ from odp.algorithms.federated.reading import ROWS
 from odp.algorithms.model_evaluation.terms import Scalar, Terms
 from odp.algorithms.seam import LocalData, ProgramClient
 from odp.crypto.keyed_hash import round_hashes
-from odp.errors import ConfigurationError
 from odp.models.left_out import Tested
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array, UInt64Array
 from odp.protocol.wire.model import Slices
@@ -258,8 +257,6 @@ class EvaluationClient(ProgramClient):
         /,
     ) -> Float32Array:
         """``Train`` of one user."""
-        if self._terms.personal is None:
-            raise ConfigurationError("Expected a task with personal models")
-        training = self._terms.personal.training
+        training = self._terms.local_training
         model = cast("TrainedModel", self._terms.model)  # ``Terms.of`` lets personal models be of no other
         return model.difference(start, *examples, training, seed=int(seeds[0]), round=ROUND)[None]

@@ -15,7 +15,7 @@ from odp.algorithms.model_evaluation.client import Labelled, vectors_of_users
 from odp.algorithms.model_evaluation.terms import RELEASE, Terms
 from odp.datasets.examples import UsersExamples
 from odp.datasets.ratings import Ratings
-from odp.errors import ConfigurationError, DataError
+from odp.errors import DataError
 from odp.models.left_out import LeftOut
 from odp.numerics.arrays import Float32Array, Int64Array, UInt64Array, require_seeds
 from odp.protocol.wire.model import ModelVersion
@@ -106,8 +106,6 @@ class EvaluationPopulation:
         /,
     ) -> Float32Array:
         """``client.Train`` of many users."""
-        if self._terms.personal is None:
-            raise ConfigurationError("Expected a task with personal models")
         features, targets = examples
         examples_of_users = UsersExamples(
             features, targets, np.arange(len(targets), dtype=np.int64), np.concatenate(([0], np.cumsum(counts)))
@@ -117,7 +115,7 @@ class EvaluationPopulation:
         return model.differences(
             start,
             examples_of_users,
-            self._terms.personal.training,
+            self._terms.local_training,
             seeds=seeds,
             round=ROUND,
             users=slice(0, len(counts)),

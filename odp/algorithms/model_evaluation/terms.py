@@ -163,6 +163,13 @@ class Terms:
     grid: Grid
     halves_key: np.uint64
 
+    @property
+    def local_training(self) -> LocalTraining:
+        """Of personal models. Raises ConfigurationError where the task has none."""
+        if self.personal is None:
+            raise ConfigurationError("Expected a task with personal models")
+        return self.personal.training
+
     @classmethod
     def of(cls, definition: common_pb2.TaskDefinition) -> Terms:
         """Reads and checks a task definition.

@@ -212,13 +212,8 @@ class GaussianMean(_Noisy):
 
     @property
     def epsilon(self) -> float:
-        """``asked``: it holds with ``delta_of(asked)``, which is at most ``delta`` and within a part in 1e8 of it."""
+        """``asked``: its ``delta_of_gaussian`` is at most ``delta`` and within a part in 1e8 of it."""
         return self.asked
-
-    def delta_of(self, epsilon: float) -> float:
-        """The delta at another epsilon of one answer, never too small."""
-        _validate.within(low=0.0, high=2 * LARGEST_EPSILON, epsilon=epsilon)
-        return delta_of_gaussian(epsilon, steps=self.steps, std=self.std)
 
     @property
     def _noise_variance(self) -> float:

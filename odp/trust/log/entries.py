@@ -28,7 +28,7 @@ type entry             fields
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from odp.crypto.public_keys import KEY_BYTES
 from odp.errors import ConfigurationError
@@ -44,6 +44,7 @@ LARGEST_ENTRY = 32 * 2**20 - 64 * 1024
 _LENGTH_BYTES = 4
 _ROUND_BYTES = 4
 _APPROVAL_BYTES = KEY_BYTES + SIGNATURE_BYTES
+_Signed = TypeVar("_Signed")
 
 
 class _Entry:
@@ -69,19 +70,23 @@ class _Entry:
         return leaf_hash(self.encode())
 
 
+class _SignedEntry(_Entry, Generic[_Signed]):
+    """The fields of a signed message, by their names in it."""
+
+    @classmethod
+    def of(cls, signed: _Signed) -> Self:
+        """The entry of ``signed``."""
+        return cls(*(getattr(signed, field.name) for field in dataclasses.fields(cls)))  # type: ignore[arg-type]  # as above
+
+
 @dataclasses.dataclass(frozen=True)
-class TaskEntry(_Entry):
+class TaskEntry(_SignedEntry[common_pb2.SignedTask]):
     """A SignedTask."""
 
     code: ClassVar[int] = 1
     label: ClassVar[str] = "task"
     definition: bytes
     signature: bytes
-
-    @classmethod
-    def of(cls, signed: common_pb2.SignedTask) -> TaskEntry:
-        """The entry of ``signed``."""
-        return cls(signed.definition, signed.signature)
 
     @property
     def signed(self) -> common_pb2.SignedTask:
@@ -130,18 +135,13 @@ class EvidenceEntry(_Entry):
 
 
 @dataclasses.dataclass(frozen=True)
-class ManifestEntry(_Entry):
+class ManifestEntry(_SignedEntry[common_pb2.SignedManifest]):
     """A SignedManifest."""
 
     code: ClassVar[int] = 6
     label: ClassVar[str] = "model"
     manifest: bytes
     signature: bytes
-
-    @classmethod
-    def of(cls, signed: common_pb2.SignedManifest) -> ManifestEntry:
-        """The entry of ``signed``."""
-        return cls(signed.manifest, signed.signature)
 
     @property
     def signed(self) -> common_pb2.SignedManifest:
@@ -150,18 +150,13 @@ class ManifestEntry(_Entry):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReleaseEntry(_Entry):
+class ReleaseEntry(_SignedEntry[common_pb2.SignedRelease]):
     """A SignedRelease."""
 
     code: ClassVar[int] = 7
     label: ClassVar[str] = "release"
     release: bytes
     signature: bytes
-
-    @classmethod
-    def of(cls, signed: common_pb2.SignedRelease) -> ReleaseEntry:
-        """The entry of ``signed``."""
-        return cls(signed.release, signed.signature)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +222,7 @@ class HandOverEntry(_Entry):
 
 
 @dataclasses.dataclass(frozen=True)
-class CatalogueEntry(_Entry):
+class CatalogueEntry(_SignedEntry[SignedStep]):
     """A SignedStep of a catalogue."""
 
     code: ClassVar[int] = 17
@@ -235,11 +230,6 @@ class CatalogueEntry(_Entry):
     step: bytes
     key: bytes
     signature: bytes
-
-    @classmethod
-    def of(cls, signed: SignedStep) -> CatalogueEntry:
-        """The entry of ``signed``."""
-        return cls(signed.step, signed.key, signed.signature)
 
     @property
     def signed(self) -> SignedStep:

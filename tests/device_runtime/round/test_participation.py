@@ -15,7 +15,8 @@ from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.verification import FOLDER, Records, record_path
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store
-from device_runtime.tasks.assignment import AssignmentReader, Work, open_assignment
+from device_runtime.tasks.answers import AnswerReader
+from device_runtime.tasks.assignment import Work, open_assignment
 from odp.algorithms.factorization.slices import ROWS
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import round_charges
@@ -34,7 +35,7 @@ from odp.privacy.accounting import epsilon
 from odp.protocol.wire.model import Slices
 from odp.protocol.wire.tables import manifest_for
 from odp.signed.task import sign_manifest, sign_task, task_sha256
-from odp.v1 import aggregator_pb2
+from odp.v1 import aggregator_pb2, server_pb2
 from tests.device_runtime.conftest import signed_refusal
 
 
@@ -516,10 +517,14 @@ def test_an_assignment_whose_parts_do_not_belong_together_is_refused(world: Any)
 
 
 def test_equal_assignments_are_checked_once(world: Any) -> None:
-    reader = AssignmentReader("people")
-    assert reader.open(world.server.assignment) is reader.open(world.server.assignment)
+    reader = AnswerReader("people")
+
+    def opened() -> Any:
+        return reader.open(server_pb2.CheckInResponse(assignment=world.server.assignment))
+
+    assert opened() is opened()
     world.open_round(1)
-    assert reader.open(world.server.assignment).round == 1
+    assert opened().round == 1
 
 
 def test_tasks_of_one_device_add_up_to_the_persons_total(world: Any, task: Any) -> None:

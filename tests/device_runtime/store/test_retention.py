@@ -72,7 +72,7 @@ def test_every_table_keeps_to_its_own_period_and_the_ledger_never_expires(store:
     while prune(store, Retention(), now=1e9):
         pass
     assert (data.events(), data.requests(), data.get("key"), data.downloaded("a")) == ([], [], None, None)
-    assert data.downloaded_version is None
+    assert data.download("v1", {"a": b"other"}, time=1e9), "the version that was there is forgotten, too"
     assert store.local_parameters(TASK) is None
     assert store.assignments() == []
     assert len(store.charged()) == 1

@@ -68,10 +68,6 @@ class AcceptedSet:
         # As byte strings of fixed length, which numpy compares like bytes: both orders are lexicographic.
         return hashlib.sha256(np.sort(pairs.view(f"S{_PAIR}").ravel()).tobytes()).digest()
 
-    def pseudonym_tags(self) -> set[bytes]:
-        """Tags (keyed hashes) of the pseudonyms."""
-        return {row.tobytes() for row in self._column(_PAIR + _PLACE, _RECORD, self._count)}
-
     def _hashes(self, contribution_id: bytes, pseudonym: bytes) -> tuple[bytes, bytes]:
         place = hashlib.blake2b(contribution_id, key=self._key, person=b"id", digest_size=_PLACE)
         tag = hashlib.blake2b(pseudonym, key=self._key, person=b"pseudonym", digest_size=_PSEUDONYM)

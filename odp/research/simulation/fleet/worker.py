@@ -40,8 +40,9 @@ from device_runtime.round.local_reports import LocalReporting
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.verification import FOLDER, Records
 from device_runtime.store.schema import State
-from device_runtime.tasks.assignment import AssignmentReader, Work
-from device_runtime.tasks.local_assignment import LocalAssignmentReader, LocalWork
+from device_runtime.tasks.answers import AnswerReader
+from device_runtime.tasks.assignment import Work
+from device_runtime.tasks.local_assignment import LocalWork
 from odp._system.files.state_folder import write_atomically
 from odp.errors import NotNow, OdpError, PrivacyError, ServiceError, ServiceUnavailable
 from odp.research.simulation.fleet.device_data import load_data
@@ -60,7 +61,6 @@ from odp.research.simulation.fleet.plan import DAY, PROGRESS_FILE, TASK_FILE, Pl
 from odp.research.simulation.fleet.scenario import load_scenario
 from odp.transport.logs import Log
 from odp.trust.enclave.reference_values import ReferenceValues
-from odp.v1 import server_pb2
 
 #: When the first simulated day begins: midnight, 1 January 2027, UTC.
 EPOCH = 1_798_761_600.0
@@ -108,8 +108,7 @@ class Worker:
             fixed_times=FixedTimes(wait=_until_computed),
         )  # fmt: skip
         self._reporting = LocalReporting.of(self._participant)
-        self._reader = AssignmentReader(shard.population)
-        self._local_reader = LocalAssignmentReader(shard.population)
+        self._reader = AnswerReader(shard.population)
         self._journal = Journal(folder, rounds=shard.rounds)
         self._spent = earlier(folder, shard.rounds)
         for counts, spent in zip(self._journal.counts, self._spent, strict=True):
@@ -198,7 +197,7 @@ class Worker:
         )
         while not self._stop.wait(_POLL_SECONDS):
             try:
-                work = self._read(self._services.check_in(self._shard.population, Traffic()))
+                work = self._reader.open(self._services.check_in(self._shard.population, Traffic()))
                 outage.over()
                 if isinstance(work, LocalWork) or (work is not None and work.round >= number):
                     return work
@@ -207,16 +206,6 @@ class Worker:
             if time.monotonic() > until:
                 raise ServiceError(f"round {number} did not open within {self._shard.wait_seconds:.0f} s")
         return None
-
-    def _read(self, answer: server_pb2.CheckInResponse) -> Work | LocalWork | None:
-        """The checked work of an answer; None where there is none now."""
-        match answer.WhichOneof("answer"):
-            case "assignment":
-                return self._reader.open(answer.assignment)
-            case "local":
-                return self._local_reader.open(answer.local)
-            case _:
-                return None
 
     def _round(self, number: int, work: Work | LocalWork, left: list[int]) -> None:
         began, processor = time.monotonic(), time.process_time()
@@ -328,7 +317,7 @@ class Worker:
         """As a device host lets a device take part: (reason of a refusal or "", seconds to wait or None)."""
         with Store.open(store_path(Path(self._shard.stores), turn.device), durable=False) as store:
             self._participant.gate.check_in(store, self._shard.population)
-            offered = self._read(self._services.check_in(self._shard.population, traffic))
+            offered = self._reader.open(self._services.check_in(self._shard.population, traffic))
             try:
                 if isinstance(work, LocalWork):
                     return self._report(turn, store, offered, traffic)
