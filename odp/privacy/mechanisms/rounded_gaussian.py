@@ -58,6 +58,9 @@ MAX_RATIO = 2.0**40
 _TABLE_BITS = 128
 _WORKING_BITS = 320
 _FIXED_BITS = 256
+# One series gives tails on 2^5 points to either side at most, while that is no farther than this.
+_MOST_SPAN_BITS = 5
+_LARGEST_REACH = 0.25
 _HALF_STEP = 1 << (_FIXED_BITS - _TABLE_BITS - 1)
 _WORD = 2**64
 _CHUNK = 1 << 15  # numbers per pass: the temporaries of one pass stay in the processor's cache
@@ -250,35 +253,69 @@ def _build(ratio: float) -> _Table:
 def _tails(context: MPContext, ratio: float, *, first: int, cell: int) -> list[int]:
     """2^128 Phi(-d / ratio), rounded to nearest, for d = first / 2, first / 2 + cell, and so on, while positive.
 
-    One tail follows from the one before by the Taylor series of the density, in fixed-point integers of 256 bits: with
-    ``x = d / (sqrt(2) ratio)`` and ``h = cell / (sqrt(2) ratio)``, it falls by ``exp(-x^2) / sqrt(pi)`` times the
-    integral of ``exp(-2xu - u^2)``, 0 <= u <= h. Its terms follow ``(n + 1) b_{n+1} = -2xh b_n - 2h^2 b_{n-1}``.
-    A step adds an error below 2^-220 (terms reach 2^20 at ratio 1); there are at most 2^11 steps.
+    In fixed-point integers of 256 bits. With ``x = d / (sqrt(2) ratio)`` and ``h = cell / (sqrt(2) ratio)``, the tail
+    at ``x + u`` is that at ``x`` less ``exp(-x^2) / sqrt(pi)`` times the integral of ``exp(-2xt - t^2)``, 0 <= t <= u.
+    One Taylor series about a centre ``x`` gives all points ``u = j h``, |j| <= ``span``: with ``r = span h``, its terms
+    are those of ``_series``, at ``j / span``. The next centre lies ``2 r`` farther; the point between them joins them.
+    A point adds an error below 2^-220 (terms reach 2^20 at ratio 1); there are at most 2^12 points.
     """
 
     def fixed(value: object) -> int:
         return int(context.nint(context.ldexp(value, _FIXED_BITS)))
 
-    unit = 1 << _FIXED_BITS
     scale = context.mpf(ratio) * context.sqrt(2)
     start, step = context.mpf(first) / 2 / scale, context.mpf(cell) / scale
-    tail, density = fixed(context.erfc(start) / 2), fixed(context.exp(-(start**2)) / context.sqrt(context.pi))
-    fall, falls = fixed(context.exp(-2 * start * step - step**2)), fixed(context.exp(-2 * step**2))
-    width, slope, curve = fixed(step), fixed(-2 * start * step), fixed(-2 * step**2)
-    tails: list[int] = []
-    while (rounded := (tail + _HALF_STEP) >> (_FIXED_BITS - _TABLE_BITS)) > 0:
-        tails.append(rounded)
-        before, term, integral, number = 0, unit, 0, 0
-        while term or before:
-            number += 1
-            integral += term // number
-            before, term = term, ((slope * term + curve * before) >> _FIXED_BITS) // number
-            if term == -1:  # what rounding down leaves of zero
-                term = 0
-        tail -= (density * (integral * width >> _FIXED_BITS)) >> _FIXED_BITS
+    shift = next((bits for bits in range(_MOST_SPAN_BITS, 0, -1) if step * 2**bits <= _LARGEST_REACH), 0)
+    reach, centre = step * 2**shift, start + step * 2**shift
+    tail, density = fixed(context.erfc(start) / 2), fixed(context.exp(-(centre**2)) / context.sqrt(context.pi))
+    fall, falls = fixed(context.exp(-4 * reach * (centre + reach))), fixed(context.exp(-8 * reach**2))
+    width, slope, curve = fixed(reach), fixed(-2 * centre * reach), fixed(-2 * reach**2)
+    tails = [(tail + _HALF_STEP) >> (_FIXED_BITS - _TABLE_BITS)]
+    while tails[-1] > 0:
+        steepness = (density * width) >> _FIXED_BITS
+        before, after = _falls(_series(slope, curve), steepness, shift)
+        tail += before[-1]
+        points = [*(tail - fallen for fallen in before[-2::-1]), tail, *(tail - fallen for fallen in after)]
+        tails += [(point + _HALF_STEP) >> (_FIXED_BITS - _TABLE_BITS) for point in points]
+        tail = points[-1]
         density = (density * fall) >> _FIXED_BITS
-        fall, slope = (fall * falls) >> _FIXED_BITS, slope + curve
-    return tails
+        fall, slope = (fall * falls) >> _FIXED_BITS, slope + 2 * curve
+    return tails[: next(place for place, value in enumerate(tails) if value <= 0)]
+
+
+def _series(slope: int, curve: int) -> list[int]:
+    """The coefficients of ``s^n`` in the mean of ``exp(slope t + curve t^2 / 2)`` over 0 <= t <= s, of 256 bits.
+
+    Those of the exponential follow ``(n + 1) b_{n+1} = slope b_n + curve b_{n-1}``.
+    """
+    before, term, number = 0, 1 << _FIXED_BITS, 0
+    means: list[int] = []
+    while term or before:
+        number += 1
+        means.append(term // number)
+        before, term = term, ((slope * term + curve * before) >> _FIXED_BITS) // number
+        if term == -1:  # what rounding down leaves of zero
+            term = 0
+    return means
+
+
+def _falls(means: list[int], steepness: int, shift: int) -> tuple[list[int], list[int]]:
+    """What the tail falls by from a centre to the points before it and to those after it, nearest first.
+
+    Their places are ``j 2^-shift``, j from 1 to 2^shift; even and odd terms are the same on both sides.
+    """
+    even_terms, odd_terms = means[::2][::-1], means[1::2][::-1]
+    before, after = [], []
+    for place in range(1, 2**shift + 1):
+        square, even, odd = place * place, 0, 0
+        for term in even_terms:
+            even = ((even * square) >> 2 * shift) + term
+        for term in odd_terms:
+            odd = ((odd * square) >> 2 * shift) + term
+        odd = (odd * place) >> shift
+        before.append(-((steepness * ((even - odd) * place >> shift)) >> _FIXED_BITS))
+        after.append((steepness * ((even + odd) * place >> shift)) >> _FIXED_BITS)
+    return before, after
 
 
 def _machine_code_for(count: int) -> ModuleType | None:
