@@ -100,6 +100,7 @@ def run_python(blocks: list[Block], names: dict[str, Any]) -> None:
             check_printed(block, printed)
 
 
+@pytest.mark.usefixtures("coarse_composition")
 @pytest.mark.parametrize("block", _of("toml"), ids=lambda block: block.place)
 def test_a_task_file_loads(block: Block, tmp_path: Path) -> None:
     """A part of a task file replaces tables of the file that its comment names."""
