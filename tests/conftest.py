@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy
 import typer.main
 import typer.testing
+from bytecode import compile_tests
 
 from odp import refusing
 from odp.operations.local import log_setup
@@ -29,6 +30,12 @@ gc.disable()
 
 #: Folders whose tests run the whole platform, programs of other languages, or simulations as long as a real one.
 _LONG = frozenset({"e2e", "faults", "benchmarks", "second_language", "reproductions", "simulation"})
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before workers start, what each of them would compile is compiled."""
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        compile_tests(config, Path(__file__).resolve().parent, processes=os.cpu_count() or 1)
 
 
 @pytest.hookimpl(tryfirst=True)
