@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from device_runtime import State, Store, store_path
+from odp.cli.main import main
 from odp.trust.enclave.reference_values import ReferenceValues
 
 DEVICES, ROUNDS = 60, 3
@@ -225,7 +226,9 @@ def _through(root: Path, round: int | None = None) -> list[int]:
 
 
 @pytest.mark.slow
-def test_what_cannot_run_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_what_cannot_run_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     scenario = tmp_path / "scenario.toml"
     scenario.write_text(SCENARIO)
     for arguments, message in (
@@ -234,6 +237,8 @@ def test_what_cannot_run_is_refused_in_one_line(tmp_path: Path) -> None:
         (("--state", str(tmp_path)), "to be empty"),
         (("--hosts", "0"), "hosts=0 to be from 1 to 12"),
     ):
-        finished = fleet("--scenario", str(scenario), *arguments)
-        assert finished.returncode == 1
-        assert message in " ".join(finished.stderr.split())
+        monkeypatch.setattr(sys, "argv", ["odp", "fleet", "run", "--scenario", str(scenario), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 1
+        assert message in " ".join(capsys.readouterr().err.split())
