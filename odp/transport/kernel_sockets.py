@@ -100,7 +100,8 @@ class KernelSockets:
     def descriptors(self) -> int:
         """The number of descriptors of this process, of whatever kind; 0 where they cannot be listed."""
         try:
-            return len(os.listdir(_DESCRIPTORS))  # noqa: PTH208  # names alone, and often
+            # Since Linux 6.2, the folder's size is their number, which costs a tenth of a list of them.
+            return os.stat(_DESCRIPTORS).st_size or len(os.listdir(_DESCRIPTORS))  # noqa: PTH116, PTH208  # often
         except OSError:
             return 0
 

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,6 +54,19 @@ def test_it_counts_the_bytes_of_its_own_connections_and_ends_one(listening: sock
             accepted.recv(1)
         accepted.close()
         assert sockets.connections() == []
+
+
+@pytest.mark.parametrize("kernel_has_sizes", [True, False])
+def test_a_descriptor_more_is_counted(kernel_has_sizes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the kernel gives the folder of descriptors no size, as before Linux 6.2."""
+    sockets = KernelSockets("127.0.0.1", 1)
+    with monkeypatch.context() as patch:
+        if not kernel_has_sizes:
+            patch.setattr(kernel_sockets.os, "stat", lambda path: SimpleNamespace(st_size=0))
+        before = sockets.descriptors()
+        with socket.socket():
+            assert sockets.descriptors() == before + 1
+        assert sockets.descriptors() == before > 2
 
 
 def test_new_connections_of_an_address_are_dropped_and_then_not_and_open_ones_stay(listening: socket.socket) -> None:
