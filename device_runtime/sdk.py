@@ -243,7 +243,7 @@ class Device(Closing):
         """
         model, best = self._best(population, services, allow_private_addresses, k=count, why=why)
         named = titles_of(titles, model.downloaded.model.definition, model.downloaded.catalogue)
-        self._shown = ShownItems.of(best, named, offline=model.offline)
+        self._shown = best.shown(named, offline=model.offline)
         write_lines(self._shown.lines())
 
     def _best(

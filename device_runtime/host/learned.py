@@ -16,18 +16,6 @@ _SLICE_SECONDS, _LOOK_SECONDS = 0.2, 1.0
 _IDLE, _IDLE_LOOKS = "idle", 5
 
 
-class Ended(Protocol):
-    """What a host says of its end; ``device_runtime.host.program.Running`` is one."""
-
-    @property
-    def reason(self) -> tuple[str, str]:
-        """Why a device last did not take part: a kind and a line."""
-
-    @property
-    def outage(self) -> OdpError | None:
-        """What made a service unusable when the host last looked."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Taken:
     """One contribution.
@@ -102,7 +90,7 @@ def contributions_of(open_store: Callable[[], Store]) -> dict[tuple[bytes, int],
     }
 
 
-def outcome_of(population: str, contributions: tuple[Taken, ...], ended: Ended, *, wanted: int) -> Learned:
+def outcome_of(population: str, contributions: tuple[Taken, ...], ended: Host, *, wanted: int) -> Learned:
     """The outcome of a host that has ended. Raises its outage where it made no contribution."""
     if len(contributions) >= wanted:
         return Learned(population=population, contributions=contributions)
@@ -120,8 +108,16 @@ def why(reason: tuple[str, str]) -> str:
     return f"{words[what]}: {line}" if what in words else line
 
 
-class Host(Ended, Protocol):
+class Host(Protocol):
     """``device_runtime.host.program.Running`` is one."""
+
+    @property
+    def reason(self) -> tuple[str, str]:
+        """Why a device last did not take part: a kind and a line."""
+
+    @property
+    def outage(self) -> OdpError | None:
+        """What made a service unusable when the host last looked."""
 
     def join(self, timeout: float | None = None) -> bool:
         """Whether it has ended within that many seconds."""

@@ -23,10 +23,12 @@ from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model, open_model
 from device_runtime.tasks.catalogues import CatalogueMemory
 from device_runtime.tasks.charters import CharterMemory, charter_of
+from device_runtime.view.shown_items import ShownItems, left_out_note, untitled_note
 from odp import _validate
 from odp.algorithms.capabilities import IntervalClient, PriorClient, RecommenderClient
 from odp.algorithms.registry import recommender_for
 from odp.algorithms.seam import LocalData
+from odp.datasets.item_texts import NamedItems
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
 from odp.models.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.models.side_prior import SidePrior
@@ -91,6 +93,35 @@ class Recommendation:
         if self.ranges is not None:
             columns += [self.ranges.low.tolist(), self.ranges.high.tolist()]
         return [list(row) for row in zip(*columns, strict=True)]
+
+    def shown(self, named: NamedItems | None, *, offline: str | None = None) -> ShownItems:
+        """The items by title, else by key or number; ``offline`` says why the model may be outdated."""
+        notes = [] if offline is None else [offline]
+        if self.left_out:
+            notes.append(left_out_note(self.left_out))
+        if named is not None and named.missing:
+            notes.append(untitled_note(named.missing))
+        if not len(self.scores):
+            notes.append("there is nothing to recommend: you have rated every item")
+        names = map(str, self.names) if named is None else named.names(self.names)
+        why = self.reasons_in_words(named) or [""] * len(self.scores)
+        return ShownItems(
+            "predicted value" if self.values else "score",
+            tuple(
+                (name, f"{score:.2f}", because)
+                for name, score, because in zip(names, self.scores.tolist(), why, strict=True)
+            ),
+            tuple(notes),
+        )
+
+    def reasons_in_words(self, named: NamedItems | None) -> list[str] | None:
+        """For each item "A (+0.31), B (-0.12)", by title, else by key or number; None where nobody asked for it."""
+        if self.reasons is None:
+            return None
+        return [
+            ", ".join(f"{item if named is None else named.names([item])[0]} ({added:+.2f})" for item, added in of_item)
+            for of_item in self.reasons
+        ]
 
 
 def offered_model(

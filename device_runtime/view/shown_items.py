@@ -9,36 +9,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from odp.datasets.item_texts import ItemTitles, NamedItems
-from odp.numerics.arrays import Float64Array
 from odp.protocol.catalogues.catalogue import Catalogue
 from odp.v1 import common_pb2
-
-
-class Best(Protocol):
-    """Recommendations as a device finds them; ``device_runtime.Recommendation`` is such."""
-
-    @property
-    def names(self) -> Sequence[int | str]:
-        """The key of each item, or its number where there is none."""
-
-    @property
-    def scores(self) -> Float64Array:
-        """Their predictions."""
-
-    @property
-    def values(self) -> bool:
-        """Whether scores are values of the declared range."""
-
-    @property
-    def left_out(self) -> int:
-        """Own ratings whose items the model does not know."""
-
-    @property
-    def reasons(self) -> Sequence[Sequence[tuple[int | str, float]]] | None:
-        """For each item the own ones that move its prediction most, by key or number, and by how much."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,27 +29,6 @@ class ShownItems:
     rows: tuple[tuple[str, str, str], ...] = field(repr=False)
     notes: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, best: Best, named: NamedItems | None, *, offline: str | None = None) -> ShownItems:
-        """``best`` by title, else by key or number; ``offline`` says why the model may be outdated."""
-        notes = [] if offline is None else [offline]
-        if best.left_out:
-            notes.append(left_out_note(best.left_out))
-        if named is not None and named.missing:
-            notes.append(untitled_note(named.missing))
-        if not len(best.scores):
-            notes.append("there is nothing to recommend: you have rated every item")
-        names = map(str, best.names) if named is None else named.names(best.names)
-        why = reasons_in_words(best, named) or [""] * len(best.scores)
-        return cls(
-            "predicted value" if best.values else "score",
-            tuple(
-                (name, f"{score:.2f}", because)
-                for name, score, because in zip(names, best.scores.tolist(), why, strict=True)
-            ),
-            tuple(notes),
-        )
-
     def lines(self) -> list[str]:
         """For a terminal."""
         wide = max((len(name) for name, _, _ in self.rows), default=0)
@@ -90,16 +43,6 @@ class ShownItems:
 
 #: Before the own items that move a prediction.
 BECAUSE = "because of"
-
-
-def reasons_in_words(best: Best, named: NamedItems | None) -> list[str] | None:
-    """For each item "A (+0.31), B (-0.12)", by title, else by key or number; None where nobody asked for it."""
-    if best.reasons is None:
-        return None
-    return [
-        ", ".join(f"{item if named is None else named.names([item])[0]} ({added:+.2f})" for item, added in of_item)
-        for of_item in best.reasons
-    ]
 
 
 def write_lines(lines: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from odp.algorithms.capabilities import CountsUsable, Inquiry, Recommender, Starting
 from odp.algorithms.seam import Algorithm
@@ -102,18 +102,21 @@ def algorithm_for(definition: common_pb2.TaskDefinition) -> Algorithm:
     return algorithm
 
 
+def _capable(definition: common_pb2.TaskDefinition, kind: type[object], otherwise: str) -> Algorithm:
+    """The algorithm of a task, of this kind. Raises ConfigurationError: the task does ``otherwise``."""
+    algorithm = algorithm_for(definition)
+    if not isinstance(algorithm, kind):
+        raise ConfigurationError(f"task {definition.name!r} {otherwise.format(training_of(definition))}")
+    return algorithm
+
+
 def recommender_for(definition: common_pb2.TaskDefinition) -> Recommender:
     """The algorithm of a task whose model scores items.
 
     Raises:
       ConfigurationError: as ``algorithm_for``, or the task has no such model.
     """
-    algorithm = algorithm_for(definition)
-    if not isinstance(algorithm, Recommender):
-        raise ConfigurationError(
-            f"task {definition.name!r} asks for {training_of(definition)}: it has no model to predict with"
-        )
-    return algorithm
+    return cast(Recommender, _capable(definition, Recommender, "asks for {}: it has no model to predict with"))
 
 
 def starting_for(definition: common_pb2.TaskDefinition) -> Starting:
@@ -122,13 +125,9 @@ def starting_for(definition: common_pb2.TaskDefinition) -> Starting:
     Raises:
       ConfigurationError: as ``algorithm_for``, or they cannot.
     """
-    algorithm = algorithm_for(definition)
-    if not isinstance(algorithm, Starting):
-        raise ConfigurationError(
-            f"task {definition.name!r} asks for {training_of(definition)}: only items of a "
-            "factorized model can begin other models"
-        )
-    return algorithm
+    return cast(
+        Starting, _capable(definition, Starting, "asks for {}: only items of a factorized model can begin other models")
+    )
 
 
 def usable_question(**fields: Any) -> Any:
@@ -151,12 +150,7 @@ def counting_for(definition: common_pb2.TaskDefinition) -> CountsUsable:
     Raises:
       ConfigurationError: as ``algorithm_for``, or the task does something else.
     """
-    algorithm = algorithm_for(definition)
-    if not isinstance(algorithm, CountsUsable):
-        raise ConfigurationError(
-            f"task {definition.name!r} counts no usable rows: it asks for {training_of(definition)}"
-        )
-    return algorithm
+    return cast(CountsUsable, _capable(definition, CountsUsable, "counts no usable rows: it asks for {}"))
 
 
 def inquiry_for(definition: common_pb2.TaskDefinition) -> Inquiry:
@@ -165,7 +159,4 @@ def inquiry_for(definition: common_pb2.TaskDefinition) -> Inquiry:
     Raises:
       ConfigurationError: as ``algorithm_for``, or the task trains a model.
     """
-    algorithm = algorithm_for(definition)
-    if not isinstance(algorithm, Inquiry):
-        raise ConfigurationError(f"task {definition.name!r} trains a model; it has no results to show")
-    return algorithm
+    return cast(Inquiry, _capable(definition, Inquiry, "trains a model; it has no results to show"))

@@ -434,7 +434,7 @@ def _print_recommendations(
 ) -> None:
     """Prints items by title, else by key, else by number."""
     names = keys if named is None else named.names(recommendation.items.tolist() if keys is None else keys)
-    from device_runtime.view.shown_items import reasons_in_words, untitled_note
+    from device_runtime.view.shown_items import untitled_note
 
     untitled = 0 if named is None else named.missing
     if json:
@@ -450,7 +450,7 @@ def _print_recommendations(
             f"there is nothing to recommend to device {device}: it has rated every item that was found"
         )
         return
-    reasons = reasons_in_words(recommendation, named)
+    reasons = recommendation.reasons_in_words(named)
     title = f"device {device}, computed on the device"
     results_console().print(table_of(recommendation, names, title=title, reasons=reasons))
 

@@ -139,12 +139,9 @@ class DPAM:
     def __post_init__(self) -> None:
         if self.steps is not None:
             _validate.integer(steps=self.steps, low=0, high=64)
-        clips = {"row_clip": self.row_clip, "bias_target_clip": self.bias_target_clip}
-        clips["factor_target_clip"] = self.factor_target_clip
-        clips["bias_vector_clip"] = self.bias_vector_clip
-        clips["factor_vector_clip"] = self.factor_vector_clip
-        for name, clip in clips.items():
-            if clip is not None:
+        clips = ("row_clip", "bias_target_clip", "factor_target_clip", "bias_vector_clip", "factor_vector_clip")
+        for name in clips:
+            if (clip := getattr(self, name)) is not None:
                 check_clips(**{name: clip})
         check_ridges(user_ridge=self.user_ridge, user_bias_ridge=self.user_bias_ridge)
         if self.kernel_variance is not None:
@@ -153,10 +150,8 @@ class DPAM:
         _validate.one_of(ITEMS_ENCODINGS, items_encoding=self.items_encoding)
         _validate.within(weight_exponent=self.weight_exponent, low=0.0, high=1.0)
         _validate.within(item_ridge=self.item_ridge, low=0.0, high=1e9)
-        shares = {"count_share": self.count_share, "bias_share": self.bias_share}
-        shares |= {"mass_share": self.mass_share, "gram_share": self.gram_share}
-        for name, share in shares.items():
-            _validate.within(**{name: share}, low=1e-3, high=1.0 - 1e-3)
+        for name in ("count_share", "bias_share", "mass_share", "gram_share"):
+            _validate.within(**{name: getattr(self, name)}, low=1e-3, high=1.0 - 1e-3)
         if self.count_share + self.bias_share >= 1.0:
             share_sum = self.count_share + self.bias_share
             raise ConfigurationError(f"Expected count_share + bias_share={share_sum!r} to be < 1: factors get the rest")
