@@ -66,9 +66,9 @@ def test_rounding_to_steps_keeps_the_expectation_and_is_in_the_variance() -> Non
 )
 def test_gaussian_noise_is_that_of_the_continuous_mechanism_and_within_its_delta(epsilon: float, delta: float) -> None:
     mechanism = GaussianMean(asked=epsilon, delta=delta, high=1.0)
-    found = delta_of_gaussian(epsilon, steps=mechanism.steps, std=mechanism.std)
-    assert found <= delta
-    assert found == pytest.approx(delta, rel=1e-6)
+    delta_reached = delta_of_gaussian(epsilon, steps=mechanism.steps, std=mechanism.std)
+    assert delta_reached <= delta
+    assert delta_reached == pytest.approx(delta, rel=1e-6)
     # The library's accountant of the continuous Gaussian: an independent computation.
     assert mechanism.std / mechanism.steps == pytest.approx(1 / mu_for(epsilon=epsilon, delta=delta), rel=3e-6)
 

@@ -103,8 +103,8 @@ def test_the_sum_is_that_over_every_outcome(n, epsilon0):
         epsilon = share * epsilon0
         exact = hockey_stick(first, second, epsilon)
         assert hockey_stick(second, first, epsilon) == pytest.approx(exact, abs=1e-14)
-        found = delta_of_clones(epsilon, epsilon0=epsilon0, n=n)
-        assert exact * (1 - 1e-13) <= found <= exact * (1 + 1e-9) + 1e-10
+        delta_reached = delta_of_clones(epsilon, epsilon0=epsilon0, n=n)
+        assert exact * (1 - 1e-13) <= delta_reached <= exact * (1 + 1e-9) + 1e-10
     assert delta_of_clones(epsilon0, epsilon0=epsilon0, n=n) == 0.0
 
 
