@@ -15,13 +15,13 @@ from pathlib import Path
 from device_runtime.host.housekeeping import Housekeeping
 from device_runtime.inference.shown_results import Notes, ShownResults
 from device_runtime.isolated import CallLimits, HandlerFailed, IsolatedHost, Reason, ServiceCode
+from device_runtime.isolated.precedence import Precedence
 from device_runtime.person.conditions import Conditions
 from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import Sensors
 from device_runtime.round.examples import MadeExamples, most_asked
 from device_runtime.round.gate import FILE as GATE_FILE
 from device_runtime.round.gate import Gate, machine_sensors
-from device_runtime.round.precedence import Precedence
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
 from device_runtime.store.retention import FILE as RETENTION_FILE
 from device_runtime.store.retention import Retention

@@ -7,28 +7,23 @@ write. The runtime holds to both whatever the developer's process does.
 from __future__ import annotations
 
 import base64
-import functools
 import math
 import signal
-import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from device_runtime.isolated.code import ServiceCode
+from device_runtime.isolated.conversation import Conversation, call_of
 from device_runtime.isolated.limits import CallLimits, HandlerFailed, Reason
-from device_runtime.isolated.process import CallProcess, Lane, not_enforced, until
-from device_runtime.isolated.reads import Reader
-from device_runtime.isolated.replies import Reply, Unacceptable, reply_of
+from device_runtime.isolated.precedence import Precedence
+from device_runtime.isolated.process import CallProcess, Lane, Walls
+from device_runtime.isolated.replies import Reply, Unacceptable
 from device_runtime.isolated.stores import ServiceStore
-from device_runtime.round.precedence import Precedence
 from odp._system.closing import Closing
-from odp._system.sandbox.frames import frame, receive_frame
-from odp.errors import ConfigurationError, DataError, StateError
+from odp.errors import DataError
 from odp.isolated import Columns, Declined, Example, Handler
-from odp.isolated.walls import PROMISES
-from odp.isolated.worker import LARGEST_INPUT
 
 # They have a template of their own: what they can find out of the calls before theirs is nothing private either.
 _SEE_NOTHING_PRIVATE = frozenset({Handler.ON_REQUEST, Handler.ON_DOWNLOAD})
@@ -108,15 +103,11 @@ class IsolatedHost(Closing):
         clock: Callable[[], float] = time.monotonic,
         precedence: Precedence | None = None,
     ) -> None:
-        for name in accept:
-            if name not in PROMISES:
-                raise ConfigurationError(f"Expected accept={name!r} to be one of {', '.join(PROMISES)}")
         self._limits = limits or CallLimits()
-        self._accept = frozenset(accept)
         self._say, self._trace, self._clock = say, trace, clock
         self._precedence = Precedence() if precedence is None else precedence
-        self._lanes = {private: Lane(code, self._limits, self._check) for private in (False, True)}
-        self._missing: tuple[str, ...] = ()
+        walls = Walls(accept, say)
+        self._lanes = {private: Lane(code, self._limits, walls) for private in (False, True)}
         self._troubles: dict[Handler, _Trouble] = {}
 
     # The handlers
@@ -131,12 +122,8 @@ class IsolatedHost(Closing):
 
         return self._run(Handler.ON_REQUEST, store, {"app": app, "asked": query, "time": now}, keep)
 
-    def execute(self, store: ServiceStore, accepted: Asked, *, now: float, seconds: float | None = None) -> Result:
-        """Calls ``on_execute``; stores the rows of the request and the local data.
-
-        ``seconds`` is a time limit of this call, with the start of processes where that is needed; by default that of
-        every call, which begins when its process is there.
-        """
+    def execute(self, store: ServiceStore, accepted: Asked, *, now: float) -> Result:
+        """Calls ``on_execute``; stores the rows of the request and the local data."""
 
         def keep(reply: Reply) -> Result:
             with store.transaction():
@@ -145,7 +132,7 @@ class IsolatedHost(Closing):
             return Result(accepted.request, reply.value["result"])
 
         handler_input = {"request": accepted.request, "app": accepted.app, "work": accepted.work, "time": now}
-        return self._run(Handler.ON_EXECUTE, store, handler_input, keep, seconds=seconds)
+        return self._run(Handler.ON_EXECUTE, store, handler_input, keep)
 
     def render(self, store: ServiceStore, result: Result, *, now: float) -> str:
         """Calls ``on_render``; returns the HTML of the page. It is private, and may be hostile."""
@@ -216,24 +203,21 @@ class IsolatedHost(Closing):
         store: ServiceStore,
         handler_input: Mapping[str, Any],
         keep: Callable[[Reply], _T],
-        *,
-        seconds: float | None = None,
     ) -> _T:
         """Calls the handler, and stores by ``keep`` what its contract allows; a failure of either is one of the
         handler.
         """
         lane = self._lanes[handler not in _SEE_NOTHING_PRIVATE]
-        end = None if seconds is None else time.monotonic() + seconds
         with lane.lock:
             trouble = self._troubles.get(handler)
             left = 0.0 if trouble is None else trouble.until - self._clock()
             if left > 0:
                 raise HandlerFailed(handler, Reason.RESTING, seconds=left)
-            call = _call_of(handler, handler_input)
+            call = call_of(handler, handler_input)
             process = lane.take()
+            conversation = Conversation(process.channel, self._limits, precedence=self._precedence, trace=self._trace)
             try:
-                until_then = time.monotonic() + self._limits.seconds if end is None else end
-                reply = self._converse(process, handler, store, call, end=until_then)
+                reply = conversation.reply(handler, store, call, end=time.monotonic() + self._limits.seconds)
                 outcome, _ = self._precedence.in_turn(store, lambda: keep(reply))
             except Unacceptable as error:
                 raise self._failed(handler, error.reason, process, lane) from None
@@ -247,89 +231,17 @@ class IsolatedHost(Closing):
             lane.end(process)
             return outcome
 
-    def _converse(
-        self, process: CallProcess, handler: Handler, store: ServiceStore, call: bytes, *, end: float
-    ) -> Reply:
-        try:
-            return self._conversation(process.channel, handler, store, call, end=end)
-        except TimeoutError:
-            raise Unacceptable(Reason.DEADLINE) from None
-        except ConfigurationError:
-            raise Unacceptable(Reason.MALFORMED) from None
-        except OSError:
-            raise Unacceptable(Reason.ENDED) from None
-
-    def _conversation(
-        self, channel: socket.socket, handler: Handler, store: ServiceStore, call: bytes, *, end: float
-    ) -> Reply:
-        most, waited = self._limits.output_bytes, 0.0
-
-        def remaining() -> float:
-            return until(end + waited)()
-
-        ready = receive_frame(channel, most=most, remaining=remaining, hostile=True)
-        if ready != {"ready": True}:
-            raise self._failure(ready, Reason.NOT_LOADED)
-        channel.settimeout(remaining())
-        channel.sendall(call)
-        reader = Reader(handler, store, self._limits)
-        while True:
-            message = receive_frame(channel, most=most, remaining=remaining, hostile=True)
-            if message is None or not message.keys() & {"read", "done"}:
-                raise self._failure(message, Reason.RAISED)
-            if "done" in message:
-                return reply_of(handler, message["done"])
-            answer, more = self._precedence.in_turn(store, functools.partial(reader.answer, message))
-            waited += more
-            channel.settimeout(remaining())
-            channel.sendall(answer)
-
-    def _failure(self, message: Mapping[str, Any] | None, reason: Reason) -> Exception:
-        """The error for a call that ended without an answer."""
-        if message is None:
-            return ConnectionError("the process ended")
-        if set(message) != {"failed"} or not isinstance(message["failed"], str):
-            return Unacceptable(Reason.MALFORMED)
-        if self._trace is not None:
-            self._trace(
-                "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in message["failed"])
-            )
-        return Unacceptable(reason)
-
     def _failed(self, handler: Handler, reason: Reason, process: CallProcess, lane: Lane) -> HandlerFailed:
         if lane.failed(process, ended=reason is Reason.ENDED) == signal.SIGKILL:
             reason = Reason.LIMIT
         trouble = self._troubles.setdefault(handler, _Trouble(0, reason, -math.inf))
         trouble.failures += 1
         trouble.reason = reason
-        most = self._limits.failures
-        if most is not None and trouble.failures >= most:
-            rest = min(_FIRST_REST * 2.0 ** min(trouble.failures - most, 10), _LONGEST_REST)
+        if trouble.failures >= self._limits.failures:
+            rest = min(_FIRST_REST * 2.0 ** min(trouble.failures - self._limits.failures, 10), _LONGEST_REST)
             trouble.until = self._clock() + rest
             self._say(
                 f"{handler.value} of the service failed {trouble.failures} times in a row, the last "
                 f"time because {reason.value}; it is paused for {rest:.0f} s"
             )
         return HandlerFailed(handler, reason)
-
-    def _check(self, held: tuple[str, ...]) -> None:
-        if (missing := not_enforced(held)) != self._missing:
-            self._missing = missing
-            if missing:
-                self._say(f"this machine does not enforce for services: {', '.join(missing)}; see `odp device doctor`")
-        refused = [name for name in missing if name not in self._accept]
-        if refused:
-            raise StateError(
-                f"this machine does not enforce {', '.join(refused)} for the service, so it got no "
-                "data; `odp device doctor` says why; accept=[..] runs it without"
-            )
-
-
-def _call_of(handler: Handler, handler_input: Mapping[str, Any]) -> bytes:
-    try:
-        return frame({"call": handler.value, "input": handler_input}, most=LARGEST_INPUT)
-    except (TypeError, ValueError, RecursionError):
-        # What a JSON library says quotes the value, which is private.
-        raise DataError(
-            f"Expected the input of {handler.value} to be JSON values of at most {LARGEST_INPUT} bytes"
-        ) from None

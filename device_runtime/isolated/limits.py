@@ -23,8 +23,7 @@ class CallLimits:
       memory_bytes: of address space, beyond what the runtime itself takes in that process.
       output_bytes: the longest message of the process, hence its whole answer.
       reads: how often it may read from the stores, and ``read_bytes`` how much in total.
-      failures: after this number in a row, a handler is paused for a minute, then twice as long, up to an hour; None
-        pauses none: where calls have the data of different people, one person's must not pause the others' calls.
+      failures: after this number in a row, a handler is paused for a minute, then twice as long, up to an hour.
     """
 
     seconds: float = 5.0
@@ -33,7 +32,7 @@ class CallLimits:
     output_bytes: int = 4 * 2**20
     reads: int = 10_000
     read_bytes: int = 64 * 2**20
-    failures: int | None = 3
+    failures: int = 3
 
     def __post_init__(self) -> None:
         _validate.within(low=0.01, high=600.0, seconds=self.seconds)
@@ -42,8 +41,7 @@ class CallLimits:
         _validate.integer(low=2**10, high=2**27, output_bytes=self.output_bytes)
         _validate.integer(low=0, high=2**20, reads=self.reads)
         _validate.integer(low=0, high=2**32, read_bytes=self.read_bytes)
-        if self.failures is not None:
-            _validate.integer(low=1, high=1000, failures=self.failures)
+        _validate.integer(low=1, high=1000, failures=self.failures)
 
 
 class Reason(enum.Enum):

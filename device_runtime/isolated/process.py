@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import odp.isolated.template as template_module
@@ -28,7 +28,7 @@ from device_runtime.isolated.code import ServiceCode
 from device_runtime.isolated.limits import CallLimits
 from odp._system.sandbox.frames import Remaining, receive_frame, send_frame
 from odp.errors import ConfigurationError, StateError
-from odp.isolated.walls import RESTRICTIONS, broken_promises
+from odp.isolated.walls import PROMISES, RESTRICTIONS, broken_promises
 
 #: Time limits of the template for its imports and for its answers, in seconds.
 START_SECONDS = 60.0
@@ -59,7 +59,7 @@ def until(deadline: float) -> Remaining:
 
 
 class CallProcess:
-    """One process, for one call.
+    """One process, for one call, or for several with the data of one person.
 
     Attributes:
       channel: the runtime's end of its socket.
@@ -181,9 +181,35 @@ def locked(process: CallProcess) -> tuple[str, ...]:
     return tuple(name for name in RESTRICTIONS if name in held)
 
 
-def not_enforced(held: Sequence[str]) -> tuple[str, ...]:
-    """The promises (``odp.isolated.walls.PROMISES``) that this machine does not keep."""
-    return tuple(broken_promises(held))
+class Walls:
+    """Whether a process is restricted enough to get a person's data.
+
+    Args:
+      accept: promises (names of ``odp.isolated.walls.PROMISES``) that the person does without.
+      say: a callback for a line to the person where the machine does not enforce some.
+
+    Raises:
+      ConfigurationError: there is no such promise.
+    """
+
+    def __init__(self, accept: Collection[str], say: Callable[[str], None]) -> None:
+        for name in accept:
+            if name not in PROMISES:
+                raise ConfigurationError(f"Expected accept={name!r} to be one of {', '.join(PROMISES)}")
+        self._accept, self._say = frozenset(accept), say
+        self._missing: list[str] = []
+
+    def require(self, held: Sequence[str]) -> None:
+        """Returns if a process with these restrictions keeps what the person was promised. Raises StateError."""
+        if (missing := broken_promises(held)) != self._missing:
+            self._missing = missing
+            if missing:
+                self._say(f"this machine does not enforce for services: {', '.join(missing)}; see `odp device doctor`")
+        if refused := [name for name in missing if name not in self._accept]:
+            raise StateError(
+                f"this machine does not enforce {', '.join(refused)} for the service, so it got no "
+                "data; `odp device doctor` says why; accept=[..] runs it without"
+            )
 
 
 def _start(control: socket.socket) -> subprocess.Popen[bytes]:
@@ -210,19 +236,18 @@ def _paths(wanted: Sequence[str], libraries: Sequence[str]) -> list[str]:
 
 
 class Lane:
-    """Creates processes for one call at a time. The holder of ``lock`` may call every method, others only ``close``.
+    """Creates the processes of calls. The holder of ``lock`` may call every method, others only ``close``.
 
     Args:
       code: the developer's modules.
       limits: of every call.
-      check: a callback with the restrictions of a process before it gets any data; raises StateError if they are too
-        few.
+      walls: asked of every process before it gets any data.
     """
 
-    def __init__(self, code: ServiceCode, limits: CallLimits, check: Callable[[tuple[str, ...]], None]) -> None:
+    def __init__(self, code: ServiceCode, limits: CallLimits, walls: Walls) -> None:
         self.lock = threading.Lock()
         self.template: Template | None = None
-        self._code, self._limits, self._check = code, limits, check
+        self._code, self._limits, self._walls = code, limits, walls
         self._spare: CallProcess | None = None
 
     def restrictions(self) -> tuple[str, ...]:
@@ -241,7 +266,8 @@ class Lane:
             return
         try:
             self.template.end(used)
-            self._spare = self.template.fork()
+            if self._spare is None:
+                self._spare = self.template.fork()
         except StateError:
             self.stop()
 
@@ -279,7 +305,7 @@ class Lane:
             self.stop()
             process = self._locked()
         try:
-            self._check(process.held or ())
+            self._walls.require(process.held or ())
         except StateError:
             self.stop()
             raise

@@ -1,27 +1,24 @@
 """Trains and tests a developer's network on this device: LiteRT in its process, without network, files or other data.
 
-Guarantee: whatever a program does (crash, loop, take memory, answer nonsense), ``IsolatedTrainer.difference`` returns a
-finite vector of the declared length or raises, within its limits of time and memory; ``measured`` returns arrays of the
-declared shapes, or raises. It runs nothing of the program in
-this process.
+Guarantee: whatever a program does (crash, loop, take memory, answer nonsense), ``difference`` returns a finite vector
+of the declared length or raises, within its limits of time and memory; ``measured`` returns arrays of the declared
+shapes, or raises. Nothing of the program runs in this process.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from device_runtime.isolated.code import LIBRARIES, ServiceCode
-from device_runtime.isolated.host import Asked, IsolatedHost
-from device_runtime.isolated.limits import CallLimits, HandlerFailed, Reason
+from device_runtime.isolated.conversation import Conversation, call_of
+from device_runtime.isolated.limits import CallLimits, HandlerFailed
+from device_runtime.isolated.process import CallProcess, Lane, Walls
+from device_runtime.isolated.replies import Unacceptable
 from device_runtime.isolated.stores import MemoryStore
-from device_runtime.round.fixed_times import seconds_left
 from odp import _validate
 from odp._system.closing import Closing
 from odp._system.extras import require
@@ -33,11 +30,8 @@ from odp.models.litert.trainer import MOST_MEMORY, LocalSteps, Measured, memory_
 from odp.numerics.arrays import Float32Array, Int64Array
 from odp.protocol.terms import STEPS
 
-# Programs whose processes are kept ready.
-_MOST_HOSTS = 2
 _READ_BYTES = 2**32 - 1
 _OUTPUT_BYTES = 2**27
-_APP = "training"
 
 
 class _TrainerCode(ServiceCode):
@@ -52,17 +46,13 @@ class _TrainerCode(ServiceCode):
 
 
 class IsolatedTrainer(Closing):
-    """``odp.models.litert.trainer.ProgramTrainer`` of a device. A context manager; ``close`` ends its processes.
+    """Processes that run programs, each for one contribution. A context manager; ``close`` ends them.
 
-    Trainings run one after the other, and the time of one begins when it is asked for: none goes on after it, nor after
-    the time of the contribution that it is for. A device host gives each training the trainer for that whole time
-    (``FixedTimes.place``). A program that fails is not paused: it may have failed for one person's data alone.
+    As ``odp.models.litert.trainer.ProgramTrainer``, it runs each call in a process of its own. A program that fails is
+    not paused: it may have failed for one person's data alone. For one thread, but for ``require``.
 
     Args:
-      seconds: of one training, by the wall clock and of its processor.
-      memory_bytes: of address space of one training.
-      accept: promises (``odp.isolated.walls.PROMISES``) that the person does without where the machine does not keep
-        them.
+      seconds: of one contribution, by the wall clock and of its processor.
       say: a callback for lines to the person.
 
     Raises:
@@ -73,47 +63,104 @@ class IsolatedTrainer(Closing):
         self,
         *,
         seconds: float = STEPS[-1],
-        memory_bytes: int = MOST_MEMORY,
-        accept: Collection[str] = (),
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         _validate.within(low=STEPS[0], high=STEPS[-1], seconds=seconds)
         self._limits = CallLimits(
-            seconds=seconds, processor_seconds=math.ceil(seconds), memory_bytes=memory_bytes,
-            output_bytes=_OUTPUT_BYTES, read_bytes=_READ_BYTES, failures=None,
+            seconds=seconds, processor_seconds=math.ceil(seconds), memory_bytes=MOST_MEMORY,
+            output_bytes=_OUTPUT_BYTES, read_bytes=_READ_BYTES,
         )  # fmt: skip
-        self._accept, self._say = accept, say
-        self._lock = threading.Lock()
-        self._turn = threading.Lock()
         self._restricted = False
-        self._hosts: OrderedDict[bytes, IsolatedHost] = OrderedDict()
+        code = _TrainerCode(service.__name__, service.LocalTrainer.__name__, {})
+        self._lane = Lane(code, self._limits, Walls((), say))
 
     def require(self, program: Program, *, most_examples: int) -> None:
-        """As ``ProgramTrainer.require``; starts processes, and so finds out whether this machine restricts them.
+        """As ``ProgramTrainer.require``; finds out once whether this machine restricts the processes.
 
         Raises:
           ConfigurationError: ai-edge-litert is missing, the program may need more memory than the limit, or this
-            machine does not keep a promise that ``accept`` does not name.
+            machine does not keep a promise of ``odp.isolated.walls.PROMISES``.
         """
         require(*service.LIBRARIES, to="train networks on this device")
         needed = memory_needed(program, most_examples=most_examples)
-        if needed > self._limits.memory_bytes:
+        if needed > MOST_MEMORY:
             raise ConfigurationError(
-                f"this device trains networks in {self._limits.memory_bytes} bytes, and this one with "
+                f"this device trains networks in {MOST_MEMORY} bytes, and this one with "
                 f"most_examples={most_examples} may need {needed}"
             )
-        if self._restricted:
-            return  # asking again would wait for the training that is under way
-        try:
-            self._host(program).restrictions()
-            self._restricted = True
-        except StateError as error:
-            raise ConfigurationError(f"this device cannot train networks: {error}") from None
+        with self._lane.lock:
+            if not self._restricted:
+                try:
+                    self.prepare()
+                except StateError as error:
+                    raise ConfigurationError(f"this device cannot train networks: {error}") from None
+                self._lane.stop()
+                self._restricted = True
 
-    def prepare(self, program: Program) -> None:
-        """As ``ProgramTrainer.prepare``: the processes of a program. Waits for the training that is under way."""
-        with self._turn:
-            self._host(program).restrictions()
+    def prepare(self) -> None:
+        """Starts the next process.
+
+        Raises:
+          StateError: it could not be started, or this machine does not keep a promise.
+        """
+        self._lane.restrictions()
+
+    def process(self) -> TrainingProcess:
+        """A process for one contribution. Raises StateError as ``prepare``."""
+        return TrainingProcess(self._lane.take(), self._limits, self._lane.end)
+
+    def difference(
+        self,
+        program: Program,
+        start: Float32Array,
+        features: Sequence[Array],
+        targets: Array,
+        batches: Sequence[Int64Array],
+        *,
+        rate: float,
+        proximal: float = 0.0,
+        local: LocalSteps | None = None,
+    ) -> Float32Array:
+        """As ``TrainingProcess.difference``. Raises StateError, too, as ``prepare``."""
+        with self.process() as process:
+            return process.difference(
+                program, start, features, targets, batches, rate=rate, proximal=proximal, local=local
+            )
+
+    def measured(
+        self, program: Program, vector: Float32Array, features: Sequence[Array], targets: Array, *, items: int = 0
+    ) -> Measured:
+        """As ``TrainingProcess.measured``. Raises StateError, too, as ``prepare``."""
+        with self.process() as process:
+            return process.measured(program, vector, features, targets, items=items)
+
+    def close(self) -> None:
+        """Ends all processes. A later call starts them again."""
+        self._lane.close()
+
+
+class TrainingProcess(Closing):
+    """A process that runs a program for one contribution. A context manager, which ends it; for one thread."""
+
+    def __init__(self, process: CallProcess, limits: CallLimits, end: Callable[[CallProcess], None]) -> None:
+        self._process, self._limits, self._end = process, limits, end
+        self._conversation = Conversation(process.channel, limits)
+
+    @property
+    def descriptor(self) -> int:
+        """Of the socket to it: the only thing that its user needs in a forked process."""
+        return self._process.channel.fileno()
+
+    def lent(self) -> None:
+        """Closes this process's socket to it: a forked one has its copy."""
+        self._process.channel.close()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._end(self._process)
+
+    def require(self, program: Program, *, most_examples: int) -> None:
+        """Accepts all: ``IsolatedTrainer.require`` was asked before data were read."""
 
     def difference(
         self,
@@ -130,14 +177,13 @@ class IsolatedTrainer(Closing):
         """As ``ProgramTrainer.difference``.
 
         Raises:
-          HandlerFailed: the program failed, or another one took all of the time.
+          HandlerFailed: the program failed, or took all of the time.
           DataError: what came back is no difference.
-          StateError: its process could not be started, or not restricted.
         """
         if not batches:
             return np.zeros(program.shared_size, dtype=np.float32)
         arrays = service.arrays_of(program, start, features, targets, batches, local=local)
-        reply = self._reply_of(program, arrays, service.work_of(program, rate=rate, proximal=proximal, local=local))
+        reply = self._reply_of(arrays, service.work_of(program, rate=rate, proximal=proximal, local=local))
         return service.difference_of(reply, program)
 
     def measured(
@@ -146,42 +192,19 @@ class IsolatedTrainer(Closing):
         """As ``ProgramTrainer.measured``. Raises as ``difference``."""
         every = np.arange(len(targets), dtype=np.int64)
         arrays = service.arrays_of(program, vector, features, targets, [every])
-        reply = self._reply_of(program, arrays, service.measuring(program, items=items))
+        reply = self._reply_of(arrays, service.measuring(program, items=items))
         return service.measured_of(reply, program, examples=len(targets), items=items)
 
-    def _reply_of(self, program: Program, arrays: Mapping[str, bytes], work: Columns) -> Columns:
+    def _reply_of(self, arrays: Mapping[str, bytes], work: Columns) -> Columns:
         """What one call gives back."""
         store = MemoryStore()
         store.change(arrays, time=0.0)
-        accepted = Asked(store.add_request(_APP, {}, time=0.0), _APP, work)
-        seconds = min(self._limits.seconds, seconds_left())
-        end = time.monotonic() + seconds
-        if seconds <= 0 or not self._turn.acquire(timeout=seconds):
-            raise HandlerFailed(Handler.ON_EXECUTE, Reason.DEADLINE)
+        call = call_of(Handler.ON_EXECUTE, {"request": 1, "app": "training", "work": work, "time": 0.0})
         try:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise HandlerFailed(Handler.ON_EXECUTE, Reason.DEADLINE)
-            return self._host(program).execute(store, accepted, now=0.0, seconds=left).result
-        finally:
-            self._turn.release()
-
-    def close(self) -> None:
-        """Ends all processes. A later call starts them again."""
-        with self._lock:
-            hosts = list(self._hosts.values())
-            self._hosts.clear()
-        for host in hosts:
-            host.close()
-
-    def _host(self, program: Program) -> IsolatedHost:
-        digest = hashlib.sha256(program.flatbuffer).digest()
-        with self._lock:
-            if (host := self._hosts.pop(digest, None)) is None:
-                code = _TrainerCode(service.__name__, service.LocalTrainer.__name__, {})
-                host = IsolatedHost(code, limits=self._limits, accept=self._accept, say=self._say)
-            self._hosts[digest] = host
-            oldest = self._hosts.popitem(last=False)[1] if len(self._hosts) > _MOST_HOSTS else None
-        if oldest is not None:
-            oldest.close()
-        return host
+            reply = self._conversation.reply(
+                Handler.ON_EXECUTE, store, call, end=time.monotonic() + self._limits.seconds
+            )
+        except Unacceptable as error:
+            raise HandlerFailed(Handler.ON_EXECUTE, error.reason) from None
+        result: Columns = reply.value["result"]
+        return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -12,13 +12,18 @@ from device_runtime.round.examples import examples
 from device_runtime.store.store import Store
 from odp.algorithms.local_seam import LocalReporter
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import Client, LocalData, LocalRows
+from odp.algorithms.seam import Client, LocalData, LocalRows, ProgramClient
 from odp.errors import StateError
+from odp.models.trained import has_program
 from odp.numerics.arrays import Int64Array
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.protocol.catalogues.catalogue import Catalogue
 from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from device_runtime.isolated.training import IsolatedTrainer
+    from odp.models.litert.trainer import ProgramTrainer
 
 #: Of a device that asks for no rows.
 NO_KEYS: Int64Array = np.zeros(0, dtype=np.int64)
@@ -140,8 +145,16 @@ class Prepared:
         self._client = None if local else self._algorithm.client()
         self._catalogue = Catalogue(tuple(catalogue)) if catalogue else None
 
-    def computation(self, described: Described) -> Computation:
-        """The computation of one contribution."""
+    def trainer(self, seconds: float) -> IsolatedTrainer | None:
+        """Makes processes for the developer's program, each for at most ``seconds``; None where the task has none."""
+        if not has_program(self._definition):
+            return None
+        from device_runtime.isolated.training import IsolatedTrainer
+
+        return IsolatedTrainer(seconds=seconds)
+
+    def computation(self, described: Described, program: ProgramTrainer | None) -> Computation:
+        """The computation of one contribution, whose program, if the task has one, runs in the process ``program``."""
         if self._client is None and isinstance(self._algorithm, LocalReporter):
             return ReportComputation(
                 definition=self._definition, algorithm=self._algorithm, drawn_row=described.drawn_row,
@@ -150,7 +163,10 @@ class Prepared:
             )  # fmt: skip
         if self._client is None or described.round is None:
             raise ValueError("a round's contribution is of a task with rounds")
+        client = self._client
+        if program is not None and isinstance(client, ProgramClient):
+            client = client.run_by(program)
         return RoundComputation(
-            definition=self._definition, client=self._client, round=described.round, seed=described.seed,
+            definition=self._definition, client=client, round=described.round, seed=described.seed,
             now=described.now, keyed=described.keyed, catalogue=self._catalogue,
         )  # fmt: skip

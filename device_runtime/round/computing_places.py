@@ -54,11 +54,10 @@ class Processors:
 
     Each computation elsewhere has one of its own. Those HERE have one together: the first takes it, and the last one
     frees it. None joins them while a computation that came earlier waits, which would wait for ever otherwise.
-    Computations HERE and trainings exclude each other.
     """
 
     def __init__(self, number: int) -> None:
-        self._free, self._here, self._trainings = number, 0, 0
+        self._free, self._here = number, 0
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
 
@@ -68,12 +67,13 @@ class Processors:
         with self._changed:
             self._waiting.append(turn)
             try:
-                while not self._changed.wait_for(lambda: self._waiting[0] is turn and self._fits(place), LOOK_SECONDS):
+                while not self._changed.wait_for(
+                    lambda: self._waiting[0] is turn and self._free >= self._needs(place), LOOK_SECONDS
+                ):
                     if is_over():
                         return False
                 self._free -= self._needs(place)
                 self._here += place is Place.HERE
-                self._trainings += place is Place.TRAINER
                 return True
             finally:
                 self._waiting.remove(turn)
@@ -83,13 +83,8 @@ class Processors:
         """After ``take``."""
         with self._changed:
             self._here -= place is Place.HERE
-            self._trainings -= place is Place.TRAINER
             self._free += self._needs(place)
             self._changed.notify_all()
-
-    def _fits(self, place: Place) -> bool:
-        excluded = {Place.HERE: self._trainings, Place.TRAINER: self._here}.get(place, 0)
-        return not excluded and self._free >= self._needs(place)
 
     def _needs(self, place: Place) -> int:
         """0 for a computation HERE beside another one, and else 1."""

@@ -4,6 +4,9 @@ The template runs one thread, has one socket to the device's host, and knows one
 of its own, forked from it, with a socket of its own, a limit of memory and no other descriptor. So it can be stopped at
 any moment, and what it leaves in memory is gone with it.
 
+Where the task has a program of its developer, the contribution gets a second, isolated process, which runs the program
+and takes turns with the first (``device_runtime.isolated.training``).
+
 ::
 
     host                                          template
@@ -35,6 +38,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from odp.errors import StateError
 
 _NUMBER = struct.Struct("<Q")
 _FORK, _END = b"f", b"e"
@@ -82,6 +87,7 @@ def _read(channel: socket.socket, length: int) -> bytes:
 def main(descriptor: int) -> None:
     """The template: serves until the host closes its socket."""
     from device_runtime.round.computations import Prepared
+    from odp.models.litert.trainer import MOST_MEMORY
 
     # A terminal's Ctrl-C is for the host, which ends in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -89,9 +95,13 @@ def main(descriptor: int) -> None:
     definition, catalogue, memory_bytes, seconds = pickle.loads(_whole(control))  # the host is trusted
     try:
         prepared = Prepared(definition, catalogue)
+        if (trainer := prepared.trainer(seconds)) is not None:
+            trainer.prepare()
+            memory_bytes -= MOST_MEMORY
     except Exception:
         send(control, NOTHING)
         return
+    programs: dict[int, Any] = {}
     base = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     gc.collect()
     gc.freeze()
@@ -101,25 +111,40 @@ def main(descriptor: int) -> None:
         if not kind:
             return
         if kind == _FORK:
-            control.sendall(_NUMBER.pack(_fork(descriptors[0], prepared, memory_bytes + base, seconds)))
+            process, program = _fork(descriptors[0], prepared, trainer, memory_bytes + base, seconds)
+            if program is not None:
+                programs[process] = program
+            control.sendall(_NUMBER.pack(process))
         else:
             (process,) = _NUMBER.unpack(_read(control, _NUMBER.size))
             # It was not waited for before, so its number is nobody else's.
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
+            if (program := programs.pop(process, None)) is not None:
+                program.close()
 
 
-def _fork(descriptor: int, prepared: Any, memory_bytes: int, seconds: int) -> int:
-    """The number of a new process of one contribution; without one, the template serves the others all the same."""
+def _fork(descriptor: int, prepared: Any, trainer: Any, memory_bytes: int, seconds: int) -> tuple[int, Any]:
+    """The number of a new process of one contribution, and that of its program, where the task has one.
+
+    Without a process, the template serves the others all the same.
+    """
+    program = None
     try:
+        program = None if trainer is None else trainer.process()
         process = os.fork()
-    except OSError:
+    except (OSError, StateError):
         process = NO_PROCESS
     else:
         if not process:
-            _compute(descriptor, prepared, memory_bytes=memory_bytes, seconds=seconds)
+            _compute(descriptor, prepared, program, memory_bytes=memory_bytes, seconds=seconds)
     os.close(descriptor)
-    return process
+    if program is not None:
+        program.lent()
+        if process == NO_PROCESS:
+            program.close()
+            program = None
+    return process, program
 
 
 def _whole(channel: socket.socket) -> bytes:
@@ -128,30 +153,30 @@ def _whole(channel: socket.socket) -> bytes:
     return parts[0]
 
 
-def _compute(descriptor: int, prepared: Any, *, memory_bytes: int, seconds: int) -> None:
+def _compute(descriptor: int, prepared: Any, program: Any, *, memory_bytes: int, seconds: int) -> None:
     """One contribution, in a process of its own."""
     try:
         from odp._system.posix import resource
         from odp._system.sandbox import kernel
 
         kernel.end_with_parent()
-        kernel.close_all_but({descriptor})
+        kernel.close_all_but({descriptor} if program is None else {descriptor, program.descriptor})
         kernel.no_core_dumps()
         kernel.limit_resources({resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_CPU: seconds})
         channel = socket.socket(fileno=descriptor)
         try:
-            _converse(channel, prepared)
+            _converse(channel, prepared, program)
         except Exception:  # whatever it is, it follows from the data
             send(channel, NOTHING)
     finally:
         os._exit(0)
 
 
-def _converse(channel: socket.socket, prepared: Any) -> None:
+def _converse(channel: socket.socket, prepared: Any, program: Any) -> None:
     from device_runtime.store.reader import beside
 
     path, key, described, until = pickle.loads(_whole(channel))
-    computation = prepared.computation(described)
+    computation = prepared.computation(described, program)
     with beside(path, key, over=lambda: time.monotonic() >= until) as store:
         own_data = computation.read(store)
     if described.keyed:

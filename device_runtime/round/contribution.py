@@ -25,7 +25,7 @@ from device_runtime.store.reader import beside
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.computing_terms import ComputingTerms
-from odp.errors import ConfigurationError, ServiceError, StateError
+from odp.errors import ConfigurationError, ServiceError
 from odp.numerics.arrays import Int64Array
 from odp.protocol.wire.model import Slices
 from odp.refusing import refusing
@@ -58,17 +58,14 @@ def require_trainable(work: Work, slices: Slices) -> None:
 
 
 class Here:
-    """Computes in this process, or in that of a trainer, which ``prepare`` starts."""
+    """Computes in this process."""
 
-    def __init__(self, store: Store, computation: Computation, *, prepare: Callable[[], None] = lambda: None) -> None:
-        self._prepare = prepare
+    def __init__(self, store: Store, computation: Computation) -> None:
         self._path, self._key, self._computation = store.path, store.key, computation
         self._own_data: OwnData | None = None
 
     def reserved(self) -> contextlib.AbstractContextManager[None]:
-        """The trainer is ready, whatever the device holds: only rows need it, and the next device with rows, too."""
-        with contextlib.suppress(StateError):  # a device contributes without it, too
-            self._prepare()
+        """Needs nothing."""
         return contextlib.nullcontext()
 
     def keys(self, window: Window) -> Int64Array:
@@ -83,14 +80,10 @@ class Here:
             self.keys(window)
         if self._own_data is None:
             raise TimeoutError
-        try:
-            return self._computation.compute(self._own_data, slices)
-        except StateError as error:
-            # Not of the store: a trainer's process could not be started. Only a device with rows asks for one.
-            raise ChildProcessError(str(error)) from error
+        return self._computation.compute(self._own_data, slices)
 
     def end(self) -> None:
-        """Does nothing: its worst case is short, or the trainer ends it."""
+        """Does nothing: its worst case is short."""
 
 
 class There:

@@ -24,8 +24,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from device_runtime.isolated.precedence import Precedence
 from device_runtime.round.fixed_times import FixedTimes, Window
-from device_runtime.round.precedence import Precedence
 from device_runtime.store.database import Database
 from device_runtime.store.keyed_ratings import numbered_ratings, ratings_by_id
 from device_runtime.store.reader import beside

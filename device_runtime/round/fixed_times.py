@@ -20,13 +20,13 @@ one, or a person would move more than one contribution. So a device reserves wha
 ::
 
     PROCESS   a place with a processor and its limit of memory, from the first read until the time is over
-    TRAINER   the one place of the trainer, as long: its developer states what it computes, so no worst case is trusted
     HERE      the next APART = worst case / SHARE_OF_TIME seconds of this machine's processor
 
-Devices of one host may work at several tasks. So each process and each training takes a processor of the machine, and
-all computations HERE together take one, or those of one task would slow those of another. They take it in the order in
-which they come, and hold it until their window is over. A training reads and encodes its rows in the host's process,
-whose threads share one interpreter: it goes on beside no computation HERE, however many processors there are.
+Whatever runs a developer's program is a PROCESS, as its developer states what that computes: no worst case is trusted.
+
+Devices of one host may work at several tasks. So each process takes a processor of the machine, and all computations
+HERE together take one, or those of one task would slow those of another. They take it in the order in which they come,
+and hold it until their window is over.
 
 HERE, a computation of at most the worst case begins with nothing of an earlier one left: the n computations that began
 before it had n APART seconds, and needed at most n SHARE_OF_TIME APART. So it ends within its window, however the
@@ -75,14 +75,6 @@ _PASSED.set()
 
 
 _threads = ReusedThreads()
-# Of the computation that a thread runs: the algorithm between it and a trainer of networks knows nothing of time.
-_here = threading.local()
-
-
-def seconds_left() -> float:
-    """Until the end of the computation that this thread runs, 0 after it; infinity outside of one."""
-    window: Window | None = getattr(_here, "window", None)
-    return math.inf if window is None else window.seconds_left
 
 
 def whole_time(seconds: float, finished: threading.Event) -> None:
@@ -116,9 +108,8 @@ class FixedTimes:
     ) -> None:
         _validate.integer(low=1, high=64, threads=threads)
         self.active = Active(threads)
-        places = {Place.PROCESS: processes or processes_of_machine(), Place.TRAINER: 1}
         self._processors = Processors(processors or processors_of_machine())
-        self._places = {place: threading.BoundedSemaphore(number) for place, number in places.items()}
+        self._processes = threading.BoundedSemaphore(processes or processes_of_machine())
         self._wait, self.monotonic, self._speed = wait, monotonic, speed
         self._stop = threading.Event() if stop is None else stop
         self._lock = threading.Lock()
@@ -155,11 +146,11 @@ class FixedTimes:
         """
         with contextlib.ExitStack() as reserved:
             with self.active.given_away():
-                if (places := self._places.get(terms.place)) is not None:
-                    while not places.acquire(timeout=computing_places.LOOK_SECONDS):
+                if terms.place is Place.PROCESS:
+                    while not self._processes.acquire(timeout=computing_places.LOOK_SECONDS):
                         if self._stop.is_set():
                             raise _stops()
-                    reserved.callback(places.release)
+                    reserved.callback(self._processes.release)
                 if not self._processors.take(terms.place, self._stop.is_set):
                     raise _stops()
                 reserved.callback(self._processors.give_back, terms.place)
@@ -231,7 +222,6 @@ class Window:
         failures: list[BaseException] = []
 
         def run() -> None:
-            _here.window = self
             # Here, and not in the caller, which would first have to find a place among the active threads again.
             time.sleep(max(self._begin - self._fixed_times.monotonic(), 0.0))
             try:

@@ -143,7 +143,7 @@ class Participant:
             admission=self.tokens,
             catalogues=CatalogueMemory(None, self.services.catalogue_steps) if catalogues is None else catalogues,
             gate=self.gate, log=self.log, charters=self.charters, made_examples=self.made_examples,
-            fixed_times=self.fixed_times, processes=self.processes, trainer=self.trainer, clock=self.clock,
+            fixed_times=self.fixed_times, processes=self.processes, clock=self.clock,
         )  # fmt: skip
 
     def take_part(self, store: Store, work: Work, traffic: Traffic) -> Outcome:

@@ -31,8 +31,6 @@ from device_runtime.tasks.charters import CharterMemory
 from device_runtime.tasks.computing_terms import Place
 from device_runtime.tasks.local_assignment import LocalWork, Offered
 from odp.errors import PrivacyError
-from odp.models.litert.trainer import ProgramTrainer
-from odp.models.trained import program_of
 from odp.privacy.mechanisms.random_source import RandomSource
 from odp.trust.log.proofs import LoggedEndorsement, LogGuard
 from odp.v1 import common_pb2
@@ -56,7 +54,6 @@ class Pipeline:
     made_examples: MadeExamples | None = None
     fixed_times: FixedTimes = field(default_factory=FixedTimes)
     processes: ComputingProcesses = field(default_factory=ComputingProcesses)
-    trainer: ProgramTrainer | None = None
     clock: Callable[[], float] = time.time
 
     @contextlib.contextmanager
@@ -154,14 +151,8 @@ class Pipeline:
     ) -> Computer:
         if work.computing.place is Place.HERE:
             return Here(store, computation)
-        if work.computing.place is Place.TRAINER:
-            return Here(store, computation, prepare=lambda: self._prepare_trainer(work))
         catalogue = self.catalogues.of(work.definition, fetch=False)
         processes = self.processes.of(
             work.definition, () if catalogue is None else catalogue.steps, seconds=work.computing.seconds
         )
         return There(store, computation, processes, most_keys=most_keys, payload_bytes=length)
-
-    def _prepare_trainer(self, work: Offered) -> None:
-        if self.trainer is not None:
-            self.trainer.prepare(program_of(work.definition))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from odp.algorithms.computing_time import SAFETY, fixed_seconds, keys_seconds, worst_case_bytes, worst_case_seconds
 from odp.algorithms.registry import algorithm_for
-from odp.models.trained import has_program
 from odp.protocol.terms import STEPS
 from odp.v1 import common_pb2
 
@@ -22,8 +21,6 @@ class Place(enum.Enum):
     HERE = "here"
     #: In a process that is stopped when its time is over, and has a limit of memory.
     PROCESS = "process"
-    #: A network: in the processes of ``device_runtime.isolated``, which have such limits, too.
-    TRAINER = "trainer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +47,10 @@ class ComputingTerms:
         worst_seconds, worst_bytes = worst_case_seconds(definition), worst_case_bytes(definition)
         large = worst_seconds > STEPS[0] / SAFETY or worst_bytes > _BYTES_HERE
         keyed = algorithm_for(definition).rows_per_request is not None
-        place = Place.TRAINER if has_program(definition) else Place.PROCESS if large else Place.HERE
         return cls(
             seconds=fixed_seconds(definition),
             keys_seconds=keys_seconds(definition) if keyed else 0.0,
             worst_seconds=worst_seconds,
             worst_bytes=worst_bytes,
-            place=place,
+            place=Place.PROCESS if large else Place.HERE,
         )

@@ -1,4 +1,4 @@
-"""The process of one call: it takes its restrictions, loads the developer's class, and serves one call.
+"""The process of one call, or of several for one person: it takes its restrictions and loads the developer's class.
 
 After the import of the developer's module, the developer controls everything that this process sends; the runtime does
 not trust it (``device_runtime.isolated``). What it holds of restrictions it says before.
@@ -99,7 +99,9 @@ def main(
     processor_seconds: int,
     output_bytes: int,
 ) -> None:
-    """Serves one call over the descriptor ``channel``, and ends the process.
+    """Serves calls over the descriptor ``channel`` until that is closed, and ends the process.
+
+    All are of one person: the runtime ends the process after the last.
 
     Args:
         sources: the developer's modules, see ``odp.isolated.worker``.
@@ -121,13 +123,14 @@ def main(
     except BaseException as error:
         _fail(connection, error)
         os._exit(0)
-    if (call := receive_frame(connection, most=LARGEST_INPUT)) is not None:
+    while (call := receive_frame(connection, most=LARGEST_INPUT)) is not None:
         try:
             handler = Handler(call["call"])
             done = _CALLS[handler](service, call["input"], RemoteStores(connection, handler))
             send_frame(connection, {"done": done}, most=output_bytes)
         except BaseException as error:
             _fail(connection, error)
+            break
     os._exit(0)
 
 

@@ -75,6 +75,11 @@ class TestedModel(Protocol):
     def start_seconds(self) -> float:
         """What one test takes before its first example, on a device of the reference speed."""
 
+    @property
+    def program_bytes(self) -> float:
+        """Memory of the process that runs the model's program, whatever that computes; 0 where it has none."""
+        return 0.0
+
     def testing_seconds(self, *, ranked: bool) -> float:
         """What a test takes for each of its examples."""
 
@@ -264,15 +269,6 @@ def has_program(definition: common_pb2.TaskDefinition) -> bool:
     """Whether devices run a program of the developer for a task: known without opening the program."""
     kind = definition.WhichOneof("trained_model")
     return kind in _KINDS and _KINDS[kind].program
-
-
-def program_of(definition: common_pb2.TaskDefinition) -> Any:
-    """The developer's program of a task, an ``odp.models.litert.program.Program``.
-
-    Raises:
-      ConfigurationError: it has none, or a number of it is out of range.
-    """
-    return cast("Any", _model(definition, [name for name, kind in _KINDS.items() if kind.program])).program
 
 
 def model_of(definition: common_pb2.TaskDefinition) -> TrainedModel:

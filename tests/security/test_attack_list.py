@@ -428,7 +428,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "test_r456_tasks_that_come_meanwhile_end_no_process_of_a_device_that_computes"),
         ("R457", "a second network, whose processes start when a device has rows for it",
          "device_runtime/round/test_network_time.py::"
-         "test_r457_the_trainer_is_ready_before_the_time_of_a_training_whatever_the_device_holds"),
+         "test_r457_what_trains_is_ready_before_the_time_of_a_training_whatever_the_device_holds"),
         ("R389", "a network that fails on some people's rows until it is paused for all",
          "models/litert/test_litert_walls.py::"
          "test_r389_a_program_that_failed_for_many_people_in_a_row_is_run_for_the_next_one_all_the_same"),

@@ -62,7 +62,7 @@ class TaskAlgorithm(Diagnosed):
         return reading_cost(self.local_data, most_examples=terms.local.most_examples).plus(
             *terms.model.training_cost(terms.local),
             Product((ROTATED_SECONDS if rotated else ROUNDED_SECONDS) * numbers),
-            memory=(Product(VECTOR_BYTES * numbers),),
+            memory=(Product(VECTOR_BYTES * numbers + terms.model.program_bytes),),
             caps=terms.local.caps,
         )
 

@@ -49,7 +49,7 @@ class TaskAlgorithm(DenseInquiry):
         tests = terms.layout.models
         tested = tests * terms.model.testing_seconds(ranked=terms.ranked)
         once = Product(tests * terms.model.start_seconds + SEALED_SECONDS * terms.grid.size)
-        memory = (Product(VECTOR_BYTES * terms.model.size * tests),)
+        memory = (Product(VECTOR_BYTES * terms.model.size * tests + terms.model.program_bytes),)
         if terms.examples is None:
             # A person's own parameters are solved from all of their ratings.
             return reading_cost(self.local_data, row_seconds=_RANKED_SECONDS + tested).plus(once, memory=memory)

@@ -206,6 +206,10 @@ class TrainedNetwork(TrainedModel):
         """A process of its own, and the parameters on their way there and back."""
         return _PROCESS_SECONDS + _SENT_SECONDS * self.program.size
 
+    @property
+    def program_bytes(self) -> float:
+        return float(MOST_MEMORY)
+
     def testing_seconds(self, *, ranked: bool) -> float:
         """Loss and predictions; or with ``ranked``, the scores of all items, which each example may need of its own."""
         batch = _STEP_SECONDS + self._batch_seconds

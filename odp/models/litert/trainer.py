@@ -42,13 +42,6 @@ class ProgramTrainer(Protocol):
           ConfigurationError: it cannot, whatever the examples are.
         """
 
-    def prepare(self, program: Program) -> None:
-        """Starts what the next training of the program would wait for: before its time begins, whatever its data are.
-
-        Raises:
-          StateError: it could not be started.
-        """
-
     def difference(
         self,
         program: Program,

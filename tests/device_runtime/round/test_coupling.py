@@ -14,15 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from fixed_times import impatient_times
 
 import odp
-from device_runtime.isolated.training import IsolatedTrainer
 from device_runtime.round import computing_places, computing_processes
 from device_runtime.round.computations import RoundComputation
 from device_runtime.round.computing_places import PROCESS_BYTES, processes_of_machine
@@ -39,9 +36,9 @@ from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
 
 #: The developer of a network states few operations, whatever it computes.
-TRAINER = ComputingTerms(seconds=0.6, keys_seconds=0.0, worst_seconds=0.001, worst_bytes=0.0, place=Place.TRAINER)
-PROCESS = dataclasses.replace(TRAINER, keys_seconds=0.1, place=Place.PROCESS)
-HERE = dataclasses.replace(TRAINER, place=Place.HERE)
+NETWORK = ComputingTerms(seconds=0.6, keys_seconds=0.0, worst_seconds=0.001, worst_bytes=0.0, place=Place.PROCESS)
+PROCESS = dataclasses.replace(NETWORK, keys_seconds=0.1)
+HERE = dataclasses.replace(NETWORK, place=Place.HERE)
 EMPTY, PAYLOAD = b"nothing", b"payload"
 SLICES = Slices(0, np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.float32), {})
 
@@ -106,24 +103,11 @@ def contributions(
         return list(pool.map(contribution, computers))
 
 
-class Trainer(IsolatedTrainer):
-    """The trainer without its processes: a program is the seconds that it takes."""
-
-    def _host(self, program: Any) -> Any:
-        def execute(store: object, asked: object, *, now: float, seconds: float) -> Any:
-            time.sleep(min(program, seconds))
-            if program > seconds:
-                raise TimeoutError
-            return SimpleNamespace(result={})
-
-        return SimpleNamespace(execute=execute)
-
-
 def test_r387_a_training_that_takes_all_of_its_time_empties_no_contribution_of_the_others_of_its_host() -> None:
     """In real time. One lock for all trainings, which begin a few milliseconds apart, empties most of them."""
-    trainer: Any = Trainer()
-    devices = [Computer(lambda takes=takes: trainer._reply_of(takes, {}, {})) for takes in (60.0, *[0.02] * 4)]  # type: ignore[misc]
-    assert contributions(FixedTimes(speed=lambda: 1.0), TRAINER, devices).count(PAYLOAD) == 4
+    devices = [Computer(lambda takes=takes: time.sleep(takes)) for takes in (2.0, *[0.02] * 4)]  # type: ignore[misc]
+    shared = FixedTimes(speed=lambda: 1.0, processors=2, processes=2)
+    assert contributions(shared, NETWORK, devices).count(PAYLOAD) == 4
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
@@ -167,14 +151,13 @@ def test_r387_few_computations_in_place_use_memory_at_a_time() -> None:
     assert max(open_windows) * terms.worst_bytes <= 2**29
 
 
-@pytest.mark.parametrize("terms", [PROCESS, dataclasses.replace(PROCESS, place=Place.TRAINER)])
-def test_r388_a_device_holds_its_place_from_its_keys_to_the_end_of_its_contribution(terms: ComputingTerms) -> None:
+def test_r388_a_device_holds_its_place_from_its_keys_to_the_end_of_its_contribution() -> None:
     """Its process keeps its rows in between. Without places, all six live at a time."""
     living = Living()
     devices = [Computer(lambda: time.sleep(0.05), living) for _ in range(6)]
     shared = impatient_times(processors=2, processes=2)
-    assert contributions(shared, terms, devices, keyed=True) == [PAYLOAD] * 6
-    assert living.most == (2 if terms.place is Place.PROCESS else 1)
+    assert contributions(shared, PROCESS, devices, keyed=True) == [PAYLOAD] * 6
+    assert living.most == 2
 
 
 @pytest.mark.parametrize(
@@ -211,15 +194,9 @@ def test_r455_computations_of_several_tasks_use_no_more_processors_than_the_mach
         stop.clear()
 
     with shared.place(HERE), shared.place(HERE), shared.place(PROCESS):
-        waits(PROCESS, TRAINER)
-    with shared.place(TRAINER), shared.place(PROCESS):
-        waits(PROCESS, HERE)
+        waits(PROCESS)
     with shared.place(PROCESS), shared.place(PROCESS):
-        waits(HERE, TRAINER)
-    with shared.place(TRAINER):
-        waits(HERE)  # a training reads its rows in the host's process, too
-    with shared.place(HERE):
-        waits(TRAINER)
+        waits(HERE, PROCESS)
 
 
 def test_r455_computations_in_place_that_follow_one_another_keep_no_process_from_beginning() -> None:

@@ -156,25 +156,6 @@ def test_r450_rows_that_another_program_holds_are_the_empty_contribution(
         holder._connection.execute("ROLLBACK")
 
 
-def test_r345_a_trainer_that_cannot_be_started_does_not_tell_who_has_rows(store: Store) -> None:
-    """A device without rows trains nothing, and contributes: one with rows, whose process cannot start, does too."""
-
-    class NoProcess:
-        definition = None
-
-        def read(self, reader: Store) -> OwnData:
-            return OwnData({}, np.zeros(0, dtype=np.int64))
-
-        def compute(self, own: OwnData, slices: Any) -> Any:
-            raise StateError("the service's processes could not be started: Resource temporarily unavailable")
-
-    computer = Here(store, cast("Any", NoProcess()))
-    made = Contributing(
-        FixedTimes(speed=lambda: 0.0), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
-    )  # fmt: skip
-    assert made.contribution(None).payload == EMPTY
-
-
 def test_r346_devices_of_one_host_wait_side_by_side_and_work_a_few_at_a_time() -> None:
     """Twenty devices: one after another they would take twenty times their time."""
     fixed_times, working, most = FixedTimes(threads=1, speed=lambda: 0.0), [0], [0]

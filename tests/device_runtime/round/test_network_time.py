@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import psutil
 import pytest
 from fixed_times import impatient_times
 
@@ -18,28 +20,29 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: p
 
 import odp
 from device_runtime.host.provision import provision
-from device_runtime.isolated.limits import HandlerFailed, Reason
+from device_runtime.isolated.training import IsolatedTrainer
 from device_runtime.network.services import Traffic
 from device_runtime.person.limits import Limits
+from device_runtime.round import computing_processes
 from device_runtime.round.computations import NO_KEYS
-from device_runtime.round.fixed_times import FixedTimes
+from device_runtime.round.computing_processes import ComputingProcesses
+from device_runtime.round.fixed_times import FixedTimes, Window
 from device_runtime.round.gate import Gate
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.round.secagg import Seat, Session
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work, open_assignment, open_model
+from device_runtime.tasks.computing_terms import ComputingTerms
 from device_runtime.view.overview import overview
 from device_runtime.view.pages import _read
-from odp.algorithms.computing_time import SHARE_OF_TIME, fixed_seconds
+from odp.algorithms.computing_time import SHARE_OF_TIME
 from odp.algorithms.dense.query import DenseQuery
 from odp.algorithms.dense.shares import secagg_config
 from odp.algorithms.registry import algorithm_for
-from odp.algorithms.seam import ProgramClient
 from odp.cli import person
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
-from odp.errors import StateError
-from odp.isolated import Handler
+from odp.models.litert.program import Program
 from odp.models.litert.trained import network_message
 from odp.privacy.mechanisms.discrete_gaussian import OperatingSystemNoise
 from odp.protocol.wire.model import Slices
@@ -49,8 +52,11 @@ from odp.transport.tls import TlsIdentity
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import common_pb2
 from tests.device_runtime.conftest import World
+from tests.models.litert import hostile
 from tests.models.litert.compile_mlp import CLASSES, FEATURES, stored
 
+#: Simulated time passes for a device, and real time for its processes: the largest step is long enough.
+SECONDS = 64.0
 EXAMPLES = odp.Examples({"x": odp.Tensor((FEATURES,), -2.0, 2.0)}, label="kind")
 TRAINED, WITHOUT_EXAMPLES = 0, 1
 
@@ -58,36 +64,26 @@ TRAINED, WITHOUT_EXAMPLES = 0, 1
 class NetworkTask:
     """A task whose network was compiled before: ``odp.KerasModel`` needs TensorFlow."""
 
-    def __init__(self, **cohort: Any) -> None:
-        self._cohort = odp.Cohort(**{"minimum": 2, "goal": 3, **cohort})
+    def __init__(self, program: Program | None = None, **cohort: Any) -> None:
+        self._program = program or stored()
+        self._cohort = odp.Cohort(**{"minimum": 2, "goal": 3, "round_seconds": 1000, **cohort})
 
     def definition(self) -> common_pb2.TaskDefinition:
         definition = common_pb2.TaskDefinition(
             name="digits", population="people", privacy=common_pb2.PrivacyTerms(epsilon=4, delta=1e-6),
-            cohort=self._cohort.to_proto(1e-6),
+            cohort=self._cohort.to_proto(1e-6), computing_milliseconds=round(1000 * SECONDS),
         )  # fmt: skip
-        definition.network.CopyFrom(network_message(stored(), None))
+        definition.network.CopyFrom(network_message(self._program, None))
         EXAMPLES.write(definition)
         odp.DPFedAvg(rounds=2, batch=4, rate=0.2).write(definition)
         return definition
 
 
-class Trainer:
-    """Runs whatever a test likes in place of a program."""
-
-    def __init__(self, train: Callable[[], np.ndarray]) -> None:
-        self._train = train
-        self.prepared: list[bytes] = []
+class Trainer(IsolatedTrainer):
+    """Accepts every program: whether this machine restricts it is not what these tests are about."""
 
     def require(self, program: Any, *, most_examples: int) -> None:
         """Accepts all."""
-
-    def prepare(self, program: Any) -> None:
-        self.prepared.append(program.flatbuffer)
-        raise StateError("no process left")  # a device contributes without it, too
-
-    def difference(self, *given: Any, **options: Any) -> np.ndarray:
-        return self._train()
 
 
 class Clock:
@@ -106,65 +102,66 @@ class Clock:
         self.now += seconds
 
 
-#: What the definition's caps fix.
-SECONDS = fixed_seconds(NetworkTask().definition())
-
-
-def moved() -> np.ndarray:
-    return np.full(stored().size, 0.01, dtype=np.float32)
-
-
-def crashed() -> np.ndarray:
-    raise HandlerFailed(Handler.ON_EXECUTE, Reason.ENDED)
-
-
-def rests() -> np.ndarray:
-    raise HandlerFailed(Handler.ON_EXECUTE, Reason.RESTING, seconds=60.0)
-
-
 @pytest.fixture
-def network(tmp_path: Path, identity: TlsIdentity, platform: EmulatedPlatform) -> Iterator[World]:
-    world = World(tmp_path, identity, platform, NetworkTask())  # type: ignore[arg-type]
+def worlds(tmp_path: Path, identity: TlsIdentity, platform: EmulatedPlatform) -> Iterator[Callable[..., World]]:
+    """Worlds with a program; one for each test."""
     generator = np.random.default_rng(1)
     columns = {
         "x": generator.normal(size=(6, FEATURES)).astype(np.float32),
         "kind": generator.integers(0, CLASSES, 6),
     }
-    provision(tmp_path / "devices-state", odp.data.ExampleColumns(columns, np.arange(6), np.array([0, 6, 6])))
-    yield world
-    world.close()
+    with contextlib.ExitStack() as stack:
+
+        def world(program: Program | None = None) -> World:
+            made = World(tmp_path, identity, platform, NetworkTask(program))  # type: ignore[arg-type]
+            stack.callback(made.close)
+            return made
+
+        provision(tmp_path / "devices-state", odp.data.ExampleColumns(columns, np.arange(6), np.array([0, 6, 6])))
+        yield world
 
 
-def work_of(world: World, train: Callable[[], np.ndarray]) -> Work:
+@pytest.fixture
+def network(worlds: Callable[..., World]) -> World:
+    return worlds()
+
+
+@pytest.fixture
+def processes() -> Iterator[ComputingProcesses]:
+    with contextlib.closing(ComputingProcesses()) as made:
+        yield made
+
+
+def work_of(world: World) -> Work:
     assert world.server.assignment is not None
-    return open_assignment(world.server.assignment, population="people", trainer=Trainer(train))
+    return open_assignment(world.server.assignment, population="people", trainer=Trainer())
 
 
 def times_of(clock: Clock) -> FixedTimes:
     return impatient_times(wait=clock.wait, monotonic=lambda: clock.now)
 
 
-def take_part(world: World, device: int, train: Callable[[], np.ndarray], clock: Clock) -> Outcome:
-    participant = dataclasses.replace(world.participant(), fixed_times=times_of(clock))
+def take_part(world: World, device: int, processes: ComputingProcesses, fixed_times: FixedTimes) -> Outcome:
+    participant = dataclasses.replace(world.participant(), fixed_times=fixed_times, processes=processes)
     with world.store(device) as store:
-        return participant.take_part(store, work_of(world, train), Traffic())
+        return participant.take_part(store, work_of(world), Traffic())
 
 
 @pytest.mark.parametrize(
-    ("device", "train", "empty"),
+    ("device", "make", "empty"),
     [
-        (TRAINED, moved, False),
-        (TRAINED, crashed, True),
-        (TRAINED, rests, True),
-        (WITHOUT_EXAMPLES, moved, True),
+        (TRAINED, stored, False),
+        (TRAINED, lambda: hostile.crashing(stored()), True),
+        (WITHOUT_EXAMPLES, stored, True),
     ],
-    ids=["trains", "crashes", "rests", "without examples"],
+    ids=["trains", "crashes", "without examples"],
 )
 def test_a_device_sends_at_the_same_time_whatever_its_training_did(
-    network: World, device: int, train: Callable[[], np.ndarray], empty: bool
+    worlds: Callable[..., World], processes: ComputingProcesses, device: int, make: Callable[[], Program], empty: bool
 ) -> None:
+    network = worlds(make())
     clock = Clock(lambda: len(network.aggregator.submits))
-    assert take_part(network, device, train, clock) is Outcome.SENT
+    assert take_part(network, device, processes, times_of(clock)) is Outcome.SENT
     assert clock.waits == [(SHARE_OF_TIME * SECONDS, 0), ((1 - SHARE_OF_TIME) * SECONDS, 0)]
     (counted,) = network.aggregator.counted.values()
     assert (not any(counted.payload)) is empty
@@ -172,59 +169,70 @@ def test_a_device_sends_at_the_same_time_whatever_its_training_did(
 
 
 @pytest.mark.parametrize("device", [TRAINED, WITHOUT_EXAMPLES])
-def test_r457_the_trainer_is_ready_before_the_time_of_a_training_whatever_the_device_holds(
-    network: World, device: int
+def test_r457_what_trains_is_ready_before_the_time_of_a_training_whatever_the_device_holds(
+    network: World, processes: ComputingProcesses, device: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its start takes longer than a training. Where only rows start it, the first device that has some is late."""
-    clock, trainer, prepared = Clock(lambda: 0), Trainer(moved), list[list[bytes]]()
+    clock, ready = Clock(lambda: 0), list[bool]()
     fixed_times = times_of(clock)
+    begin = FixedTimes.computing
 
-    def wait(seconds: float, finished: threading.Event) -> None:
-        prepared.append(list(trainer.prepared))
-        clock.wait(seconds, finished)
+    def computing(times: FixedTimes, terms: ComputingTerms) -> Window:
+        (template,) = (
+            process for process in psutil.Process().children() if "computing_worker" in "".join(process.cmdline())
+        )
+        ready.append(bool(template.children(recursive=True)))
+        return begin(times, terms)
 
-    fixed_times._wait = wait
-    participant = dataclasses.replace(network.participant(), fixed_times=fixed_times, trainer=trainer)
-    with network.store(device) as store:
-        assert participant.take_part(store, work_of(network, moved), Traffic()) is Outcome.SENT
-    assert prepared == [[stored().flatbuffer]] * 2
+    monkeypatch.setattr(FixedTimes, "computing", computing)
+    assert take_part(network, device, processes, fixed_times) is Outcome.SENT
+    assert ready == [True]
 
 
-def test_a_training_that_does_not_end_gives_the_empty_contribution_at_that_time(network: World) -> None:
+_NO_PROGRAM_STARTS = """
+from device_runtime.isolated.training import IsolatedTrainer
+from odp.errors import StateError
+def unable(self):
+    raise StateError("a process of the service could not be started")
+IsolatedTrainer.process = unable
+"""
+
+
+@pytest.mark.parametrize("device", [TRAINED, WITHOUT_EXAMPLES])
+def test_r345_a_program_that_cannot_be_started_does_not_tell_who_has_rows(
+    network: World, processes: ComputingProcesses, device: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing_processes, "_PROGRAM", computing_processes._PROGRAM + _NO_PROGRAM_STARTS)
     clock = Clock(lambda: len(network.aggregator.submits))
-    clock.let_end = False
-    release = threading.Event()
-
-    def endless() -> np.ndarray:
-        release.wait(60)
-        return moved()
-
-    try:
-        assert take_part(network, TRAINED, endless, clock) is Outcome.SENT
-    finally:
-        release.set()
+    assert take_part(network, device, processes, times_of(clock)) is Outcome.SENT
     assert clock.waits == [(SHARE_OF_TIME * SECONDS, 0), ((1 - SHARE_OF_TIME) * SECONDS, 0)]
     (counted,) = network.aggregator.counted.values()
     assert not any(counted.payload)
 
 
-@pytest.mark.parametrize("train", [moved, crashed])
+def test_a_training_that_does_not_end_gives_the_empty_contribution_at_that_time(
+    worlds: Callable[..., World], processes: ComputingProcesses
+) -> None:
+    network = worlds(hostile.endless(stored()))
+    clock = Clock(lambda: len(network.aggregator.submits))
+    clock.let_end = False
+    assert take_part(network, TRAINED, processes, times_of(clock)) is Outcome.SENT
+    assert clock.waits == [(SHARE_OF_TIME * SECONDS, 0), ((1 - SHARE_OF_TIME) * SECONDS, 0)]
+    (counted,) = network.aggregator.counted.values()
+    assert not any(counted.payload)
+
+
+@pytest.mark.parametrize("make", [stored, lambda: hostile.crashing(stored())], ids=["trains", "crashes"])
 def test_a_device_of_a_session_trains_before_it_has_a_seat(
-    tmp_path: Path, platform: EmulatedPlatform, train: Callable[[], np.ndarray]
+    tmp_path: Path, platform: EmulatedPlatform, processes: ComputingProcesses, make: Callable[[], Program]
 ) -> None:
     """In a session others wait for each message, so the program trains before the first, for the fixed time."""
-    developer, trained = SigningKey.generate(), []
-    signed = sign_task(NetworkTask(minimum=6, goal=8, aggregation="secagg+").definition(), developer)
+    developer = SigningKey.generate()
+    signed = sign_task(NetworkTask(make(), minimum=6, goal=8, aggregation="secagg+").definition(), developer)
     algorithm = algorithm_for(open_task(signed))
     broadcast = algorithm.server().broadcast(algorithm.server().start())
     model = open_model(signed, sign_manifest(manifest_for(broadcast, task_sha256(signed)), developer))
 
-    def counted() -> np.ndarray:
-        trained.append(clock.now)
-        return train()
-
-    assert isinstance(model.client, ProgramClient)
-    model = dataclasses.replace(model, client=model.client.run_by(Trainer(counted)))
     work, query = Work(model, 0, "127.0.0.1:1", "127.0.0.1:1"), algorithm.query(0)
     assert isinstance(query, DenseQuery)
     config = secagg_config(
@@ -235,7 +243,7 @@ def test_a_device_of_a_session_trains_before_it_has_a_seat(
     real = Participant(
         services=cast("Any", SimpleNamespace(catalogue_steps=None)), enclaves=cast("Any", None),
         gate=Gate(limits=Limits(min_cohort=6)),
-        fixed_times=times_of(clock),
+        fixed_times=times_of(clock), processes=processes,
     )  # fmt: skip
     enclave = SimpleNamespace(policy=SimpleNamespace(sha256=bytes(32)), image_digest="sha384:00")
     slices = Slices(0, NO_KEYS, np.zeros((0, 0), dtype=np.float32), dict(broadcast.dense))
@@ -261,14 +269,12 @@ def test_a_device_of_a_session_trains_before_it_has_a_seat(
     assert sum(seconds for seconds, _ in clock.waits) == SECONDS
     assert seat._made is not None
     assert seat._vector(seat._made).any()
-    assert trained == [100.0]
 
 
 def test_a_person_sees_the_columns_that_a_program_of_the_developer_reads(
-    network: World, capsys: pytest.CaptureFixture[str]
+    network: World, processes: ComputingProcesses, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = Clock(lambda: 0)
-    assert take_part(network, TRAINED, moved, clock) is Outcome.SENT
+    assert take_part(network, TRAINED, processes, times_of(Clock(lambda: 0))) is Outcome.SENT
     with network.store(TRAINED) as store:
         found = overview(store, Gate(), now=0.0)
     (read,) = found["read"]

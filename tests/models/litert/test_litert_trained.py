@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import time
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from fixed_times import impatient_times
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 from device_runtime.isolated.training import IsolatedTrainer
-from device_runtime.round.contribution import Contributing
-from device_runtime.round.fixed_times import Window
+from device_runtime.round.computations import RoundComputation
+from device_runtime.round.computing_processes import ComputingProcesses
+from device_runtime.round.contribution import Contributing, There
+from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Work, open_assignment
 from device_runtime.tasks.computing_terms import Place
 from odp.algorithms.fedavg.config import DPFedAvg
@@ -32,7 +37,6 @@ from odp.models.litert.program import Program
 from odp.models.litert.trained import MOST_COMPRESSED, MOST_FLATBUFFER, TrainedNetwork, network_message
 from odp.models.litert.trainer import Measured
 from odp.models.public_matrix import public_matrix_from
-from odp.numerics.arrays import Int64Array
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.protocol.wire.model import Slices
 from odp.protocol.wire.tables import manifest_for
@@ -163,9 +167,6 @@ def test_nothing_of_a_program_runs_where_a_device_is() -> None:
         def require(self, program: Program, *, most_examples: int) -> None:
             assert most_examples == 2000
 
-        def prepare(self, program: Program) -> None:
-            raise AssertionError
-
         def difference(self, *_: object, **__: object) -> np.ndarray:
             raise AssertionError
 
@@ -282,40 +283,48 @@ def _work(definition: common_pb2.TaskDefinition, trainer: IsolatedTrainer) -> Wo
 
 
 @pytest.mark.parametrize(
-    "make",
-    [None, hostile.crashing, hostile.refusing, hostile.hungry],
-    ids=["honest", "crashing", "refusing", "hungry"],
+    ("make", "seconds"),
+    [(None, 60.0), (hostile.crashing, 60.0), (hostile.refusing, 60.0), (hostile.hungry, 60.0), (hostile.endless, 1.5)],
+    ids=["honest", "crashing", "refusing", "hungry", "endless"],
 )
 def test_a_device_with_a_hostile_program_sends_the_empty_contribution(
-    trainer: IsolatedTrainer, make: Callable[[Program], Program] | None
+    trainer: IsolatedTrainer, tmp_path: Path, make: Callable[[Program], Program] | None, seconds: float
 ) -> None:
+    """And its processes are gone: those that are left wait for the next contribution."""
     program = stored() if make is None else make(stored())
-    work = _work(definition_of(program), trainer)
-    rows = algorithm_for(work.model.definition).data_of(rows_of(people(), 3))
+    # So many steps that the endless one ends after minutes.
+    work = _work(definition_of(program, DPFedAvg(rounds=1, epochs=500, batch=4, rate=0.2)), trainer)
+    assert work.computing.place is Place.PROCESS
+    client, query = work.model.client, work.model.queries[0]
+    rows = rows_of(people(), 3)
+    before = _processes_below()
+    with contextlib.closing(ComputingProcesses()) as processes, Store.open_or_create(tmp_path / "0.sqlite") as store:
+        columns = {"x": rows.features["x"], "kind": rows.values}
+        store.fill_examples(columns, filled_from=b"data", time=0.0)
+        computation = RoundComputation(
+            definition=work.definition, client=client, round=0, seed=1, now=0.0, keyed=False
+        )  # fmt: skip
+        computer = There(
+            store, computation, processes.of(work.definition, (), seconds=60.0), most_keys=0,
+            payload_bytes=query.payload_bytes,
+        )  # fmt: skip
+        with Contributing(
+            impatient_times(wait=lambda _, finished: finished.wait(seconds)),
+            dataclasses.replace(work.computing, seconds=80.0),
+            computer, keyed=False, check=query.check, empty=client.empty(0),
+        ) as made:  # fmt: skip
+            with computer.reserved():
+                ready = len(_processes_below() - before)
+            sent = made.contribution(slices_of(START[:, None]))
+        assert (sent.payload == client.empty(0)) is (make is not None)
+        query.check(sent.payload)
+        for _ in range(6000):
+            if len(_processes_below() - before) <= ready:
+                break
+            time.sleep(0.01)
+        assert len(_processes_below() - before) <= ready
+    assert _processes_below() <= before
 
-    class Computer:
-        def reserved(self) -> contextlib.AbstractContextManager[None]:
-            return contextlib.nullcontext()
 
-        def keys(self, window: Window) -> Int64Array:
-            raise NotImplementedError
-
-        def contribution(self, slices: Slices | None, window: Window) -> tuple[bytes, bytes | None]:
-            assert slices is not None
-            return work.model.client.contribute(slices, rows, round=0, seed=1)
-
-        def end(self) -> None:
-            """Nothing goes on."""
-
-    assert work.computing.place is Place.TRAINER
-    empty = work.model.client.empty(0)
-    sent = Contributing(
-        impatient_times(),
-        dataclasses.replace(work.computing, seconds=60.0),
-        Computer(),
-        keyed=False,
-        check=work.model.queries[0].check,
-        empty=empty,
-    ).contribution(slices_of(START[:, None]))
-    assert (sent.payload == empty) is (make is not None)
-    work.model.queries[0].check(sent.payload)
+def _processes_below() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True) if process.status() != "zombie"}

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from fixed_times import impatient_times
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 from device_runtime.isolated import HandlerFailed, Reason
-from device_runtime.isolated.host import Asked, Result
 from device_runtime.isolated.training import IsolatedTrainer
 from odp.errors import ConfigurationError, DataError
 from odp.models.litert import service
@@ -103,69 +100,18 @@ def test_a_program_that_computes_for_too_long_is_stopped() -> None:
         assert failed.value.reason in (Reason.DEADLINE, Reason.LIMIT)
 
 
-def test_all_calls_of_one_contribution_have_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An evaluation runs its program several times; what one call took, the next one does not have."""
-    now, given = [100.0], []
-
-    class Host:
-        def execute(self, store: object, asked: Asked, *, now: float, seconds: float) -> Result:
-            given.append(seconds)
-            passes(15.0)
-            return Result(asked.request, {})
-
-    def passes(seconds: float) -> None:
-        now[0] += seconds
-
-    def measured_of(result: object, program: Program, **_: int) -> Program:
-        return program
-
-    monkeypatch.setattr(IsolatedTrainer, "_host", lambda self, program: Host())
-    monkeypatch.setattr(service, "measured_of", measured_of)
+def test_the_calls_of_one_contribution_share_a_process(trainer: IsolatedTrainer) -> None:
+    """An evaluation runs its program several times. What a call says does not depend on the calls before it."""
     program = stored()
     start, x, y = _data(program)
-
-    failed: list[Reason] = []
-
-    def measure(trainer: IsolatedTrainer, calls: int) -> bool:
-        try:
-            for _ in range(calls):
-                trainer.measured(program, start, [x], y)
-        except HandlerFailed as error:
-            failed.append(error.reason)
-            raise
-        return True
-
-    fixed_times = impatient_times(monotonic=lambda: now[0])
-    with IsolatedTrainer(seconds=20.0) as trainer:
-        assert fixed_times.lasting(20.0).compute(lambda: measure(trainer, 2))
-        assert failed == []
-        assert fixed_times.lasting(20.0).compute(lambda: measure(trainer, 3)) is None
-        assert failed == [Reason.DEADLINE]
-        # A call has the rest of its computation; outside of one it has its own limit.
-        assert fixed_times.lasting(10.0).compute(lambda: measure(trainer, 1))
-        measure(trainer, 1)
-    assert given == pytest.approx([20.0, 5.0, 20.0, 5.0, 10.0, 20.0], abs=0.5)
-
-
-def test_a_program_is_killed_when_the_time_of_its_contribution_is_over() -> None:
-    program = hostile.endless(stored())
-    start, x, y = _data(program)
-
-    failed: list[Reason] = []
-
-    def train(trainer: IsolatedTrainer) -> None:
-        try:
-            trainer.difference(program, start, [x], y, _BATCHES * 500, rate=0.1)
-        except HandlerFailed as error:
-            failed.append(error.reason)
-            raise
-
-    with IsolatedTrainer(seconds=30.0) as trainer:
-        trainer.require(program, most_examples=8)
-        began = time.monotonic()
-        assert impatient_times().lasting(1.0).compute(lambda: train(trainer)) is None
-        assert failed == [Reason.DEADLINE]
-        assert time.monotonic() - began < 15.0
+    alone = trainer.measured(program, start, [x], y)
+    with trainer.process() as process:
+        for _ in range(2):
+            together = process.measured(program, start, [x], y)
+            np.testing.assert_array_equal(together.predictions, alone.predictions)
+        moved = process.difference(program, start, [x], y, _BATCHES, rate=0.1)
+        assert trainer.process()._process.number == process._process.number + 1
+    np.testing.assert_array_equal(moved, _trained(trainer, program))
 
 
 def test_r389_a_program_that_failed_for_many_people_in_a_row_is_run_for_the_next_one_all_the_same() -> None:

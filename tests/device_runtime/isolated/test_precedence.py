@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hosts import Host, states
 
+from device_runtime.isolated.precedence import COMMIT_SECONDS, Precedence
 from device_runtime.round.examples import MadeExamples
-from device_runtime.round.precedence import COMMIT_SECONDS, Precedence
 from device_runtime.store import database
 from device_runtime.store.schema import State
 from device_runtime.store.store import Store
