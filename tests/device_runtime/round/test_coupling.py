@@ -210,7 +210,9 @@ def test_r455_computations_in_place_that_follow_one_another_keep_no_process_from
     thread = threading.Thread(target=process)
     with shared.place(HERE):
         thread.start()
-        while not shared._processors._waiting:
+        for _ in range(60_000):
+            if shared._processors._waiting:
+                break
             time.sleep(1e-3)
         assert not shared._processors.take(Place.HERE, lambda: True), "one that comes later joins"
         assert not begun.is_set()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
@@ -110,8 +111,17 @@ def test_the_calls_of_one_contribution_share_a_process(trainer: IsolatedTrainer)
             together = process.measured(program, start, [x], y)
             np.testing.assert_array_equal(together.predictions, alone.predictions)
         moved = process.difference(program, start, [x], y, _BATCHES, rate=0.1)
-        assert trainer.process()._process.number == process._process.number + 1
     np.testing.assert_array_equal(moved, _trained(trainer, program))
+
+
+def test_contributions_at_the_same_time_leave_one_process_for_the_next() -> None:
+    with IsolatedTrainer() as trainer:
+        trainer.prepare()
+        ready = len(psutil.Process().children(recursive=True))
+        with trainer.process(), trainer.process():
+            assert len(psutil.Process().children(recursive=True)) == ready + 1
+        trainer.prepare()
+        assert len(psutil.Process().children(recursive=True)) == ready
 
 
 def test_r389_a_program_that_failed_for_many_people_in_a_row_is_run_for_the_next_one_all_the_same() -> None:
