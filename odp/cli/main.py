@@ -9,10 +9,11 @@ any more. Each error comes with one line on stderr; ``ODP_TRACE=1`` gives the tr
 from __future__ import annotations
 
 import atexit
-import copy
+import functools
 import gc
 import inspect
 import os
+import pkgutil
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,37 +22,8 @@ from typing import Annotated, Any
 import typer
 
 from odp._system.own_packages import check_own_packages
-from odp.cli import (
-    audit,
-    backup,
-    catalogue,
-    compare,
-    dashboard,
-    data,
-    demo,
-    device,
-    doctor,
-    enclave,
-    fleet,
-    index,
-    init,
-    issuer,
-    population,
-    privacy,
-    report,
-    reproduce,
-    retrain,
-    services,
-    simulate,
-    table,
-    task,
-    tune,
-    witness,
-)
 from odp.cli.console import choose_csv, interrupted, prepare_streams, print_error, print_text
 from odp.errors import ConfigurationError, OdpError
-
-_JSON = ("json", "json_output")
 
 
 def add_csv(app: typer.Typer) -> None:
@@ -66,7 +38,8 @@ def add_csv(app: typer.Typer) -> None:
 
 def _with_csv(command: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(command, eval_str=True)
-    if (name := next((name for name in _JSON if name in signature.parameters), None)) is None:
+    name = next((name for name in ("json", "json_output") if name in signature.parameters), "csv")
+    if "csv" in (name, *signature.parameters):
         return command
     option = inspect.Parameter(
         "csv",
@@ -93,74 +66,83 @@ def _with_csv(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-app = typer.Typer(
-    name="odp",
-    help="On-device personalization: data stay on the devices that hold them, and releases are private per user.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-#: The commands and groups of commands under the headings of `odp --help`, in this order.
-_COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+#: The commands and groups of commands under the headings of `odp --help`, in this order: name -> module:attribute.
+_COMMANDS: dict[str, dict[str, str]] = {
     "Begin here": {
-        "demo": demo.demo,
-        "init": init.init,
-        "up": services.up,
-        "data": data.app,
+        "demo": "demo:demo",
+        "init": "init:init",
+        "up": "services:up",
+        "data": "data:app",
     },
     "Develop and train": {
-        "task": task.app,
-        "simulate": simulate.simulate,
-        "compare": compare.compare,
-        "retrain": retrain.retrain,
-        "tune": tune.tune,
-        "report": report.report,
-        "reproduce": reproduce.app,
-        "table": table.app,
-        "index": index.app,
-        "population": population.app,
-        "catalogue": catalogue.app,
+        "task": "task:app",
+        "simulate": "simulate:simulate",
+        "compare": "compare:compare",
+        "retrain": "retrain:retrain",
+        "tune": "tune:tune",
+        "report": "report:report",
+        "reproduce": "reproduce:app",
+        "table": "table:app",
+        "index": "index:app",
+        "population": "population:app",
+        "catalogue": "catalogue:app",
     },
     "Run the services": {
-        "server": services.server_app,
-        "distributor": services.distributor_app,
-        "aggregator": services.aggregator_app,
-        "dashboard": dashboard.dashboard,
-        "doctor": doctor.doctor,
-        "issuer": issuer.app,
-        "enclave": enclave.app,
-        "backup": backup.backup,
-        "restore": backup.restore,
+        "server": "services:server_app",
+        "distributor": "services:distributor_app",
+        "aggregator": "services:aggregator_app",
+        "dashboard": "dashboard:dashboard",
+        "doctor": "doctor:doctor",
+        "issuer": "issuer:app",
+        "enclave": "enclave:app",
+        "backup": "backup:backup",
+        "restore": "backup:restore",
     },
     "Run devices": {
-        "device": device.app,
-        "fleet": fleet.app,
+        "device": "device:app",
+        "fleet": "fleet:app",
     },
     "Check what was done": {
-        "privacy": privacy.app,
-        "audit": audit.app,
-        "witness": witness.app,
+        "privacy": "privacy:app",
+        "audit": "audit:app",
+        "witness": "witness:app",
     },
 }
-for _heading, _commands in _COMMANDS.items():
-    for _name, _command in _commands.items():
-        if isinstance(_command, typer.Typer):
-            app.add_typer(_command, name=_name, rich_help_panel=_heading)
-        else:
-            app.command(_name, rich_help_panel=_heading)(_command)
-
-add_csv(app)
 _NAMES = frozenset(name for commands in _COMMANDS.values() for name in commands)
 
 
-def _alone(name: str) -> typer.Typer:
-    """``app`` with the command or the group of commands ``name``, and no other."""
-    line = copy.copy(app)
-    line.registered_commands = [command for command in app.registered_commands if command.name == name]
-    line.registered_groups = [group for group in app.registered_groups if group.name == name]
+@functools.cache
+def command_line(*names: str) -> typer.Typer:
+    """`odp` with the commands and groups of these names, or with all where none is named.
+
+    It imports no module of other commands: those of all are a tenth of what a program does until it serves.
+    """
+    line = typer.Typer(
+        name="odp",
+        help="On-device personalization: data stay on the devices that hold them, and releases are private per user.",
+        callback=_root,
+        invoke_without_command=True,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    for heading, commands in _COMMANDS.items():
+        for name in [name for name in commands if name in (names or _NAMES)]:
+            command = pkgutil.resolve_name(f"odp.cli.{commands[name]}")
+            if isinstance(command, typer.Typer):
+                line.add_typer(command, name=name, rich_help_panel=heading)
+            else:
+                line.command(name, rich_help_panel=heading)(command)
+    add_csv(line)
     return line
 
 
-@app.callback(invoke_without_command=True)
+# ``app`` is `odp` with all its commands.
+def __getattr__(name: str) -> typer.Typer:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return command_line()
+
+
 def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     if version:
         from odp import __version__
@@ -183,10 +165,9 @@ def main() -> None:
     prepare_streams()
     try:
         check_own_packages()
-        # The options of all commands take another tenth. Help, completion and mistakes need them.
-        line = _alone(sys.argv[1]) if _NAMES.intersection(sys.argv[1:2]) else app
-        # Not standalone: typer would print usage errors itself, as a box of many lines.
-        code = line(standalone_mode=False)
+        # Help, completion and mistakes need all commands. Not standalone: typer would print usage errors itself, as a
+        # box of many lines.
+        code = command_line(*_NAMES.intersection(sys.argv[1:2]))(standalone_mode=False)
         sys.stdout.flush()
         if code == _INTERRUPTED:  # typer makes this code of Ctrl-C, and prints nothing
             print_error(interrupted())

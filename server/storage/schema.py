@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from odp.errors import ConfigurationError
 from odp.storage.migrations import Schema, bring_up, changing, note_new
@@ -186,13 +184,11 @@ class Dialect:
     """One kind of database.
 
     Attributes:
-      insert: SQLAlchemy's ``insert`` with ``ON CONFLICT``.
       append_only: the statements after which a table refuses UPDATE and DELETE; they can be repeated.
       exclusive: the statements after which no other process makes tables until the transaction ends.
       now: the database's own clock, in seconds since the epoch; None where it has none but the program's.
     """
 
-    insert: Callable[[sa.Table], Any]
     append_only: Callable[[sa.Table], tuple[str, ...]]
     exclusive: tuple[str, ...] = ()
     now: sa.ColumnElement[float] | None = None
@@ -234,9 +230,7 @@ _POSTGRESQL_NOW = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Dou
 
 _DIALECTS: Mapping[str, Dialect] = MappingProxyType(
     {
-        "sqlite": Dialect(sqlite.insert, _sqlite_triggers),
-        "postgresql": Dialect(
-            postgresql.insert, _postgresql_triggers, exclusive=(_POSTGRESQL_LOCK,), now=_POSTGRESQL_NOW
-        ),
+        "sqlite": Dialect(_sqlite_triggers),
+        "postgresql": Dialect(_postgresql_triggers, exclusive=(_POSTGRESQL_LOCK,), now=_POSTGRESQL_NOW),
     }
 )

@@ -5,6 +5,7 @@ A transition is ``UPDATE .. WHERE state = expected``, whose row count decides. W
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -83,7 +84,8 @@ class Storage:
         self._errors = errors
         self._clock = clock
         dialect = dialect_of(engine)
-        self._insert = dialect.insert
+        # With ON CONFLICT. Those of the other kinds of databases are not imported.
+        self._insert = importlib.import_module(f"sqlalchemy.dialects.{engine.dialect.name}").insert
         now: Callable[[], Any] = clock if dialect.now is None else lambda: dialect.now
         self._lease_engine = engine if lease_engine is None else lease_engine
         self.leases = Leases(self._lease_engine, insert=self._insert, errors=errors, now=lease_clock or now)

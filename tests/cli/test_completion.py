@@ -89,7 +89,7 @@ def test_a_simulation_that_is_interrupted_says_in_one_line_how_to_go_on(tmp_path
 def test_a_command_that_is_run_is_the_one_of_the_whole_command_line() -> None:
     whole = typer.main.get_command(entry.app)
     for name, command in whole.commands.items():
-        ((only, alone),) = typer.main.get_command(entry._alone(name)).commands.items()
+        ((only, alone),) = typer.main.get_command(entry.command_line(name)).commands.items()
         assert only == name
         assert _shape(alone) == _shape(command)
 
@@ -122,7 +122,7 @@ def test_an_interrupted_command_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "argv", ["odp"])
-    monkeypatch.setattr(entry, "app", stop)
+    monkeypatch.setattr(entry, "command_line", lambda: stop)
     with pytest.raises(SystemExit) as ended:
         entry.main()
     assert ended.value.code == 130

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 
 from odp._system.files.state_folder import StateFolder
 from odp.errors import StateError
@@ -38,7 +37,6 @@ _HOST = sa.Table(
     sa.Column("token", sa.BigInteger, nullable=False),
 )
 _COLUMNS = ("sequence", "task", "round", "digest", "ciphertext", "masked")
-_INSERT = insert(_TABLES.contributions).on_conflict_do_nothing()
 #: The file of a state folder whose store is a database: names it, without a password.
 _MARKER = "database"
 
@@ -82,6 +80,9 @@ class PostgresqlStorage(Storage):
     """
 
     def __init__(self, state: StateFolder, place: PostgresqlPlace) -> None:
+        # A store in files does without: these modules are a twentieth of what an aggregator imports.
+        from sqlalchemy.dialects.postgresql import insert
+
         database = PostgresqlDatabase(place, _HOST, _make_tables)
         try:
             super().__init__(database, database, tables=_TABLES, insert=insert, state=state)
@@ -90,11 +91,12 @@ class PostgresqlStorage(Storage):
             database.close()
             raise
         self._database = database
+        self._new_contributions = insert(_TABLES.contributions).on_conflict_do_nothing()
         self._numbers = itertools.count(last + 1)
 
     def _inserting(self, rows: Sequence[Row]) -> Callable[[sa.Connection], Any]:
         numbered = [dict(zip(_COLUMNS, (next(self._numbers), *row), strict=True)) for row in rows]
-        return lambda connection: connection.execute(_INSERT, numbered)
+        return lambda connection: connection.execute(self._new_contributions, numbered)
 
     def _remove_traces(self) -> None:
         for table in _TABLES.of_rounds:
