@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -18,7 +19,7 @@ from bytecode import compile_tests
 
 from odp import refusing
 from odp.operations.local import log_setup
-from odp.privacy import composition
+from odp.privacy import calibration, composition
 
 # A busy machine makes an example slow, and that is no failure.
 hypothesis.settings.register_profile("odp", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -78,13 +79,35 @@ def shared_data() -> Path:
     return folder
 
 
-@pytest.fixture
-def coarse_composition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Composes sampled rounds at a coarse discretisation, in a tenth of the time: for tests of what is charged.
+@contextlib.contextmanager
+def _coarse_grids() -> Iterator[None]:
+    """Of claims and of searches; what a search has found is kept by the events alone, whatever its grid."""
+    coarse = 10 * composition.COARSE_INTERVAL
+    calibration._sampled.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(composition, "INTERVAL", coarse)
+        patch.setattr(composition, "COARSE_INTERVAL", coarse)
+        yield
+    calibration._sampled.cache_clear()
 
-    ``tests/privacy`` has the fine one, and compares it with the library's.
+
+@pytest.fixture
+def coarse_composition() -> Iterator[None]:
+    """Composes sampled rounds, and searches their noise, at a coarse discretisation: for tests of what is charged.
+
+    It takes a hundredth of the time of a claim, and a tenth of that of a search. Every grid is pessimistic, and both
+    have the same one here, so that a budget is spent as it is on the fine ones. ``tests/privacy`` has these, and
+    compares them with the library's.
     """
-    monkeypatch.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)
+    with _coarse_grids():
+        yield
+
+
+@pytest.fixture(scope="module")
+def coarse_composition_of_module() -> Iterator[None]:
+    """``coarse_composition`` for fixtures that a module shares."""
+    with _coarse_grids():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

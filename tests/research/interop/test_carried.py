@@ -48,6 +48,7 @@ def task(training: Any, **cohort: Any) -> odp.Task:
     ],
 )
 @pytest.mark.slow
+@pytest.mark.usefixtures("coarse_composition")
 def test_r356_what_a_process_leaves_out_is_refused_by_name(training: Any, cohort: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         carried_terms(task(training, **cohort), noise=True)

@@ -23,7 +23,6 @@ from odp.algorithms.implicit import experiment as implicit
 from odp.datasets import Ratings, Split, random_split
 from odp.datasets.splitting import permutation_split
 from odp.evaluation import baselines, dp_sgd
-from odp.privacy import composition
 from odp.privacy.events import Event, SampledRound, releases_of
 from odp.research.simulation import engine, tuning
 from odp.research.simulation.answers import simulate_answers
@@ -162,8 +161,8 @@ def _sampled(task: odp.Task) -> odp.Task:
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize(("seen", "sampled"), [(False, False), (False, True), (True, False)])
 @pytest.mark.slow
+@pytest.mark.usefixtures("coarse_composition")
 def test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases(monkeypatch, victim, seen, sampled):
-    monkeypatch.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)
     task = preset_task("auto", SEEN if seen else PEOPLE, epsilon=20.0, delta=1e-3)
     task = dataclasses.replace(task, privacy=dataclasses.replace(task.privacy, max_items_per_user=6))
     if not seen:

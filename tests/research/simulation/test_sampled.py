@@ -10,7 +10,6 @@ import pytest
 import odp
 from odp.datasets import random_split
 from odp.errors import DataError
-from odp.privacy import composition
 from odp.privacy.accounting import epsilon
 from odp.privacy.events import SampledRound
 from odp.research.simulation.engine import RunResult, simulate
@@ -20,9 +19,7 @@ RATINGS = odp.data.synthetic_movielens(n_users=400, n_items=30, ratings_per_user
 SPLIT = random_split(RATINGS, seed=3)
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)
+pytestmark = pytest.mark.usefixtures("coarse_composition_of_module")
 
 
 def _task(probability: float | None, *, most: int = 500, eps: float = 20.0) -> odp.Task:
@@ -38,10 +35,8 @@ def _task(probability: float | None, *, most: int = 500, eps: float = 20.0) -> o
 
 
 @pytest.fixture(scope="module")
-def run() -> RunResult:
-    with pytest.MonkeyPatch.context() as quick:
-        quick.setattr(composition, "INTERVAL", composition.COARSE_INTERVAL)
-        return simulate(_task(0.5), SPLIT, seed=3)
+def run(coarse_composition_of_module: None) -> RunResult:
+    return simulate(_task(0.5), SPLIT, seed=3)
 
 
 def test_a_sampled_run_is_charged_as_one_joint_event_per_round_within_the_budget(run):
