@@ -20,6 +20,7 @@ from bytecode import compile_tests
 from odp import refusing
 from odp.operations.local import log_setup
 from odp.privacy import calibration, composition
+from odp.transport import guard
 
 # A busy machine makes an example slow, and that is no failure.
 hypothesis.settings.register_profile("odp", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -159,6 +160,31 @@ def statements_for_sqlite_are_compiled_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlalchemy, "create_engine", create_engine)
+        yield
+
+
+#: How long a listener's guard of the product pauses: while connections are new or suspect, and otherwise.
+_PAUSES = {"_SOON": guard._SOON, "_LATER": guard._LATER}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def guards_of_listeners_look_seldom() -> Iterator[None]:
+    """Most listeners have no attacker in their tests: looking as often as for one takes a fifth of the processor.
+
+    Programs that tests start look as often as ever, and so do listeners of tests with ``guards_as_delivered``.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name, seconds in _PAUSES.items():
+            patch.setattr(guard, name, 20.0 * seconds)
+        yield
+
+
+@pytest.fixture(scope="module")
+def guards_as_delivered() -> Iterator[None]:
+    """The guards of listeners look as often as in programs: for tests of these guards, and of attacks on listeners."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, seconds in _PAUSES.items():
+            patch.setattr(guard, name, seconds)
         yield
 
 

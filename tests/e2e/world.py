@@ -11,7 +11,6 @@ import threading
 from dataclasses import field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -38,7 +37,6 @@ from odp.services.connection import Connection, TaskHandle
 from odp.signed.tables.table import is_table
 from odp.tasks.file import AnyTask
 from odp.tasks.task import Task
-from odp.transport import guard
 from odp.transport.logs import Log
 from odp.transport.running import Running
 from odp.transport.tls import read_ca
@@ -121,8 +119,6 @@ class World:
 
     def start(self, stack: contextlib.ExitStack) -> World:
         """Starts them; they stop when ``stack`` closes."""
-        # Nobody attacks these listeners: guards that look as often as against attackers take a quarter of a processor.
-        stack.enter_context(mock.patch.object(guard, "_LATER", 1.0))
         any_port = "127.0.0.1:0"
         shared = {
             "platform": self.root / "platform", "ca_folder": self.root / "ca", "listen": any_port,

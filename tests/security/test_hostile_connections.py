@@ -26,7 +26,10 @@ from security.quiet_listener import STREAM, UNARY
 from odp.transport.channel import connect
 from odp.transport.limits import Limits
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="services run on Linux alone")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="services run on Linux alone"),
+    pytest.mark.usefixtures("guards_as_delivered"),
+]
 
 CONNECTIONS, ADDRESSES = 48, 100
 SECONDS = 6.0

@@ -26,6 +26,8 @@ from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.tls import development_identity
 
+pytestmark = pytest.mark.usefixtures("guards_as_delivered")
+
 CONNECTIONS, CALLS = 64, 16
 #: An honest call has this long: less than ``Limits.message_seconds``, after which silent callers give threads back.
 HONEST_SECONDS = 8.0

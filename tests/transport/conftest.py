@@ -20,6 +20,11 @@ from odp.transport.tls import TlsIdentity, development_identity
 METHOD = "/odp.test.Test/Do"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _guards(guards_as_delivered: None) -> None:
+    """Guards are among what is tested here."""
+
+
 @pytest.fixture
 def stack() -> Iterator[contextlib.ExitStack]:
     with contextlib.ExitStack() as opened:
