@@ -125,12 +125,13 @@ class ModelObjects:
 
         def read() -> Iterator[bytes]:
             for first in range(0, len(numbers), _TOGETHER):
-                yield b"".join(self._block(key, number) for number in numbers[first : first + _TOGETHER])
+                yield b"".join(
+                    piece
+                    for number in numbers[first : first + _TOGETHER]
+                    for piece in self._objects.read(key, start=number * BLOCK_BYTES, length=BLOCK_BYTES)
+                )
 
         return self._reading(data.upload, read)
-
-    def _block(self, key: str, number: int) -> bytes:
-        return b"".join(self._objects.read(key, start=number * BLOCK_BYTES, length=BLOCK_BYTES))
 
     def _open(self, model: bytes, index: int) -> tuple[_Data, str]:
         data = self._data(model)

@@ -118,7 +118,7 @@ class Board:
                 answers.setdefault(entry.population, []).extend(self._assignments(entry))
         now, closed_at = self._monotonic(), {}
         for population in waiting - answers.keys():
-            if self._had_round(population):
+            if any(answer.HasField("assignment") for answer in self._answers.get(population, ())):
                 closed_at[population] = now
             elif population in self._closed_at:
                 closed_at[population] = self._closed_at[population]
@@ -128,9 +128,6 @@ class Board:
         models = {entry.population: self._published(entry) for entry in published}
         self._left = {}
         self._answers, self._models, self._read = answers, models, (rounds, published)
-
-    def _had_round(self, population: str) -> bool:
-        return any(answer.HasField("assignment") for answer in self._answers.get(population, ()))
 
     def knows(self, population: str) -> bool:
         """Whether a population has an active task."""

@@ -159,7 +159,9 @@ class ControlRoom:
         self._server = uvicorn.Server(config)
         # A reader that goes away in the middle is no error, and addresses are secrets.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        self._thread = threading.Thread(target=self._run, name="control-room")
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="control-room"
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -168,6 +170,3 @@ class ControlRoom:
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
-
-    def _run(self) -> None:
-        self._server.run(sockets=[self._socket])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -147,7 +147,7 @@ def coded(column: pa.ChunkedArray, *, where: str, place: Callable[[int], str]) -
             values.validate(full=True)
         except pa.ArrowInvalid:
             raise DataError(f"{where} of ids holds text that is not UTF-8; write it again") from None
-    parts = [_indices(chunk) for chunk in chunks]
+    parts = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32) for chunk in chunks]
     codes = np.concatenate(parts)
     if pa.types.is_integer(values.type):
         ids: Ids = np.unique(values.drop_null().to_numpy()).astype(np.int64)
@@ -335,7 +335,3 @@ def _renumbered(values: Any, order: Any, codes: Codes) -> Codes:
         return codes
     place = pc.index_in(values, order).fill_null(-1).to_numpy().astype(np.int32)
     return np.where(codes < 0, np.int32(-1), place[codes])
-
-
-def _indices(chunk: Any) -> Codes:
-    return cast("Codes", chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32))

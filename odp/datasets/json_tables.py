@@ -56,7 +56,11 @@ def _at_speed(path: Path, columns: C, lines: npt.NDArray[np.int64]) -> RawTable[
     if any(type(first[name]) not in kinds for name, kind in names.items() if kind is Kind.ID):
         return None
     # Numbers other than ids may be whole in the first record and fractions in others.
-    fixed = {name: type(first[name]) for name, kind in names.items() if kind is Kind.ID or _is_text(first[name], kind)}
+    fixed = {
+        name: type(first[name])
+        for name, kind in names.items()
+        if kind is Kind.ID or (isinstance(first[name], str) and kind in _VALUES)
+    }
     schema = pa.schema([(name, kinds[kind]) for name, kind in fixed.items()])
     try:
         table = pa_json.read_json(str(path), parse_options=pa_json.ParseOptions(explicit_schema=schema))
@@ -137,10 +141,6 @@ def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         doubled = next(key for key, count in counts.items() if count > 1)
         raise DoubledKey(f"the key {doubled[:_SHOWN_KEY]!r} twice in one object")
     return record
-
-
-def _is_text(value: object, kind: Kind) -> bool:
-    return isinstance(value, str) and kind in _VALUES
 
 
 def _one_kind(values: list[Any], kind: Kind) -> Any:

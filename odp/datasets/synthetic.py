@@ -104,7 +104,8 @@ def synthetic_movielens(
     user_bias = rng.standard_normal(n_users) * USER_STD
 
     counts = _activity(rng, n_users, n_items, ratings_per_user)
-    users, items = _choose_items(rng, counts, _popularity(rng, n_items))
+    popularity = np.power(1.0 + rng.permutation(n_items).astype(np.float64), -ZIPF)  # by a random rank
+    users, items = _choose_items(rng, counts, popularity)
     signal = np.einsum("nr,nr->n", user_factors[users], item_factors[items])  # [ratings]
     stars = MEAN + user_bias[users] + item_bias[items] + signal + noise * rng.standard_normal(len(users))
     step = 0.5 if half_stars else 1.0
@@ -147,11 +148,6 @@ def genre_mix(rng: np.random.Generator, flags: Floats, width: int, genre_share: 
     explained /= np.where(spread > 0, spread, 1.0)
     residual = rng.standard_normal((len(flags), width))
     return math.sqrt(genre_share) * explained + math.sqrt(1.0 - genre_share) * residual
-
-
-def _popularity(rng: np.random.Generator, n_items: int) -> Floats:
-    """Weights [n_items] that fall as a power of a random rank."""
-    return np.power(1.0 + rng.permutation(n_items).astype(np.float64), -ZIPF)
 
 
 def _activity(rng: np.random.Generator, n_users: int, n_items: int, mean: float) -> npt.NDArray[np.int64]:

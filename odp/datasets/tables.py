@@ -149,7 +149,7 @@ def _assembled(raw: RawTable[Columns], name: str) -> TableReading:
         "notes": (
             *_notes(scale, columns, report, unseen),
             *_id_notes(ids, columns),
-            *_title_notes(several),
+            *([f"{several:,} further titles of items that have one are left out"] if several else []),
             *raw.notes,
         ),
         "inferred": ("items", "scale") if scale.guessed else ("items",),
@@ -177,10 +177,6 @@ def _titles(
     for item, pair in zip(owners.tolist(), pairs[place].tolist(), strict=True):
         first_titles[item] = names[pair % len(names)]
     return tuple(first_titles), len(pairs) - len(owners)
-
-
-def _title_notes(several: int) -> list[str]:
-    return [f"{several:,} further titles of items that have one are left out"] if several else []
 
 
 def _plain(values: npt.NDArray[Any] | None, rows: int) -> npt.NDArray[np.float32]:

@@ -139,9 +139,10 @@ def exposure(
     has_history = sizes > 0
     sums = np.bincount(history.users(), weights=counts[history.items], minlength=history.n_users)
     history_popularity = float((sums[has_history] / sizes[has_history]).mean()) if has_history.any() else None
+    blocks = [np.arange(start, min(start + _BLOCK, history.n_users)) for start in range(0, history.n_users, _BLOCK)]
 
     def of(shown: Scores) -> Lists:
-        places = np.concatenate([_lists(shown, users, history, cutoff) for users in _blocks(history.n_users)])
+        places = np.concatenate([_lists(shown, users, history, cutoff) for users in blocks])
         # -1 stands where only history is left.
         valid = places >= 0
         times = np.bincount(places[valid], minlength=history.n_items).astype(np.float64)
@@ -184,10 +185,6 @@ def gini(values: Float64Array) -> float:
         return 0.0
     ranks = np.arange(1, len(values) + 1)
     return float(2.0 * (ranks @ np.sort(values)) / (len(values) * total) - (len(values) + 1) / len(values))
-
-
-def _blocks(users: int) -> list[Int64Array]:
-    return [np.arange(start, min(start + _BLOCK, users)) for start in range(0, users, _BLOCK)]
 
 
 def _lists(scores: Scores, users: Int64Array, history: Ratings, cutoff: int) -> Int64Array:

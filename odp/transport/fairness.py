@@ -56,7 +56,7 @@ class Fair(Generic[_Call]):
         self._count += 1
         self.weight += weight
         if self._of_address[call.address] > self._most_of_address:
-            neighbours = [calls for calls in self._connections.values() if _address(calls) == call.address]
+            neighbours = [calls for calls in self._connections.values() if next(iter(calls)).address == call.address]
             return self._remove_one(neighbours, call)
         if self._count > self._most:
             return self._remove_one(list(self._connections.values()), call)
@@ -114,10 +114,6 @@ class Fair(Generic[_Call]):
         call = next(reversed(largest)) if self._newest else next(iter(largest))
         self.discard(call)
         return call
-
-
-def _address(calls: _Calls[_Call]) -> str:
-    return next(iter(calls)).address
 
 
 def peer_name(address: str, port: int) -> str:

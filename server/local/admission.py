@@ -73,7 +73,8 @@ class Admission:
         since = now if period > self.period else self._since
         if self.period < 0 and newest is not None:
             since -= min(max(self._tokens.clock() - (self._began + period * self._seconds), 0.0), self._seconds)
-        if newest is not None and (self._is_over(since, now) or self._is_ended(period, now)):
+        is_over = self._seconds and now - since >= self._seconds
+        if newest is not None and (is_over or self._is_ended(period, now)):
             period, since = period + 1, now
         if period == self.period:
             return False
@@ -82,9 +83,6 @@ class Admission:
         self.token_key = self._tokens.ordered(self._task, order, population=self._population, refuse_ended=False)
         self.period, self._since, self._ended = period, since, None
         return True
-
-    def _is_over(self, since: float, now: float) -> bool:
-        return bool(self._seconds) and now - since >= self._seconds
 
     def _is_ended(self, period: int, now: float) -> bool:
         if not self._tokens.ended(self._task, period):

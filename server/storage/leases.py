@@ -119,9 +119,9 @@ class Leases:
         with self._errors(), self._engine.begin() as connection:
             # Always in the same order: two transactions never wait for each other's rows.
             for lease, note in sorted(leases.items(), key=lambda entry: entry[0].name):
-                change = _of(lease).where(LEASES.c.holder == holder.name)
+                held = (LEASES.c.name == lease.name, LEASES.c.token == lease.token, LEASES.c.holder == holder.name)
                 values = {"expires": self._now() + seconds, "wait_reason": note.reason, "wait_until": note.until}
-                if connection.execute(change.values(**values)).rowcount == 1:
+                if connection.execute(sa.update(LEASES).where(*held).values(**values)).rowcount == 1:
                     renewed.add(lease)
         return renewed
 
@@ -173,7 +173,3 @@ def _is_free(now: Any, seconds: float) -> sa.ColumnElement[bool]:
     # Twice, since clocks are corrected by a little all the time.
     stale = sa.and_(LEASES.c.expires > now + 2 * seconds, LEASES.c.expires < now + FOR_EVER / 2)
     return sa.or_(LEASES.c.expires <= now, stale)
-
-
-def _of(lease: Lease) -> sa.Update:
-    return sa.update(LEASES).where(LEASES.c.name == lease.name, LEASES.c.token == lease.token)

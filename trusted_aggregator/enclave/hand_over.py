@@ -34,14 +34,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from google.protobuf.message import DecodeError
 
 from odp.crypto import domains, hpke
 from odp.crypto.signing import verify
 from odp.errors import ConfigurationError, PrivacyError, StateError
-from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.signed.task import check_length
 from odp.trust.enclave.identity import EnclaveIdentity
 from odp.trust.enclave.sealing import KEY_BYTES
@@ -309,7 +308,9 @@ class TakingOver:
         for handed in self._statement.populations:
             if (key := names.population_key(handed.population)) not in records:
                 raise StateError(f"the records that were handed over lack population {handed.population!r}")
-            record = PopulationRecord.decode(self._opened(key, records[key]), self._ledger_at(records))
+            record = PopulationRecord.decode(
+                self._opened(key, records[key]), lambda head: restored_ledger(head, self._required(), records)
+            )
             population = Population(self._identity, record.name, record=record)
             population.take_over(successor)
             populations[record.name] = population
@@ -342,9 +343,6 @@ class TakingOver:
             key = names.participation_key(stream.task_sha256, stream.round)
             sealers[key] = sealers[names.stream_beside(key)] = stream_sealer(sealing_key, stream.secret)
         return sealers
-
-    def _ledger_at(self, records: Mapping[str, bytes]) -> Callable[[LedgerHead], LedgerState]:
-        return lambda head: restored_ledger(head, self._required(), records)
 
     def _opened(self, key: str, data: bytes) -> bytes:
         return self._required().open(key, data)

@@ -100,11 +100,8 @@ class PostgresqlStorage(Storage):
 
     def _remove_traces(self) -> None:
         for table in _TABLES.of_rounds:
-            if not (self._is_empty(table) and self._database.run(functools.partial(_emptied, table))):
+            if not all(self._database.run(functools.partial(check, table)) for check in (_has_no_rows, _emptied)):
                 self._database.outside(f"VACUUM {table.name}")
-
-    def _is_empty(self, table: sa.Table) -> bool:
-        return self._database.run(functools.partial(_has_no_rows, table))
 
 
 def _make_tables(connection: sa.Connection) -> None:

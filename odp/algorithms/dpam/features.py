@@ -106,7 +106,7 @@ def posterior_rows(
         for step in range(_STEPS):
             if step in _RENEWALS:
                 evidence = few.evidence(_trace_of_inverse(precision()), pool)
-            common = moved(_posterior(evidence, precision(), pool))
+            common = moved(_Posterior.of(evidence.part, evidence.right.shape, precision(), pool, summed=True))
         for _ in range(_LAST_STEPS):
             common = moved(_solved(many, precision(), pool))
         last = precision()
@@ -231,11 +231,6 @@ class _Posterior:
         # The sum does not depend on threads: it is over blocks in their order.
         sums = each_block(solve, size, block=_EVIDENCE_BLOCK if summed else _BLOCK_ALONE, pool=pool)
         return cls(mean, variance, np.sum(sums, axis=0) if summed else np.zeros((width, width)))
-
-
-def _posterior(evidence: _Evidence, precision: Float64Array, pool: ThreadPoolExecutor) -> _Posterior:
-    """The posterior under that prior precision of the factors."""
-    return _Posterior.of(evidence.part, evidence.right.shape, precision, pool, summed=True)
 
 
 def _solved(problem: _Problem, precision: Float64Array, pool: ThreadPoolExecutor, *, summed: bool = True) -> _Posterior:

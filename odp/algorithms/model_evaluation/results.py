@@ -18,6 +18,7 @@ An evaluation on a terminal: a table of metrics, one of calibration, and one of 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,7 +109,7 @@ class EvaluationResults(Mapping[str, Estimate]):
         if AUC in self._names:
             first, second = (self._histograms(*place).auc(confidence, sampled=True) for place in self._places)
             # Halves are independent. Two models on the same users may err together.
-            joined = math.hypot if self.terms.layout.halves == 2 else _plus
+            joined = math.hypot if self.terms.layout.halves == 2 else operator.add
             differences[AUC] = _minus(second, first, joined, largest=1.0)
         return differences
 
@@ -243,10 +244,6 @@ def _minus(second: Estimate, first: Estimate, joined: Callable[[float, float], f
     low = value - joined(second.value - second.low, first.high - first.value)
     high = value + joined(second.high - second.value, first.value - first.low)
     return Estimate(value, max(-largest, low), min(largest, high))
-
-
-def _plus(first: float, second: float) -> float:
-    return first + second
 
 
 def _model_json(model: Measured) -> dict[str, object]:

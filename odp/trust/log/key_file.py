@@ -20,7 +20,12 @@ def note_key(path: Path, *, name: str) -> NoteKey:
     Raises:
         StateError: the file cannot be read or written, or holds no such key.
     """
-    return _loaded_or_made(path, lambda: NoteKey.generate(name), lambda key: key.to_text().encode(), _read_note)
+    return _loaded_or_made(
+        path,
+        lambda: NoteKey.generate(name),
+        lambda key: key.to_text().encode(),
+        lambda data: NoteKey.from_text(data.decode("ascii")),
+    )
 
 
 def endorser_key(path: Path) -> SigningKey:
@@ -45,7 +50,3 @@ def _loaded_or_made(
         return read(data)
     except (ConfigurationError, ValueError) as error:
         raise StateError(f"{path} is not a key of its kind; restore it from a backup") from error
-
-
-def _read_note(data: bytes) -> NoteKey:
-    return NoteKey.from_text(data.decode("ascii"))
