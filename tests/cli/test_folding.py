@@ -22,7 +22,7 @@ def tables() -> Iterator[tuple[str, list[str]]]:
     """Where each table of the package is made, and those of its headers that stand in the code."""
     for path in sorted(PACKAGE.rglob("*.py")):
         code = path.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(code)) if "Table(" in code else ():
+        for node in ast.walk(ast.parse(code)) if re.search(r"(?<![\w.])Table\(", code) else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Table":
                 heads = [_header(argument) for argument in node.args]
                 if any(heads):
