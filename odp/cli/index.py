@@ -11,7 +11,7 @@ import typer
 
 from odp.cli.console import print_json, print_result, results_console
 from odp.cli.outputs import output_file, writing_file
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from odp.serving.item_index import ItemIndex
@@ -74,7 +74,6 @@ def apply(
     json: Json = False,
 ) -> None:
     """Update an index in its place; on any error the file stays as it was."""
-    from odp.errors import DataError
     from odp.serving.difference import update_file
 
     try:

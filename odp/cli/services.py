@@ -16,7 +16,7 @@ from odp.cli import helper
 from odp.cli.console import console, print_result
 from odp.cli.enclave_image import Images
 from odp.cli.listening import LimitSettings, State, serving
-from odp.errors import ConfigurationError
+from odp.errors import ConfigurationError, OdpError
 from odp.operations.local.foreground import parent_watch
 from odp.transport.running import Running
 
@@ -373,7 +373,6 @@ def up(
 ) -> None:
     """Start all services on this machine; Ctrl-C stops them."""
     require_linux("odp up")
-    from odp.errors import OdpError
     from odp.operations.local.processes import AdmissionRule, ListenAddresses, Services
     from odp.operations.local.supervising import Supervisor
     from odp.transport.channel import parse_address

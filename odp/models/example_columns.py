@@ -10,22 +10,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from odp import _validate
-from odp.datasets.examples import label_column, narrowed, of_one_kind
+from odp.datasets.examples import UsersExamples, label_column, narrowed, of_one_kind, rows_of_users
 from odp.datasets.ids import Ids, id_keys
 from odp.errors import DataError
 from odp.models.examples import Examples
 from odp.models.features import MOST_AXES, Category, described
 from odp.numerics.archives import arrays_of
 from odp.numerics.arrays import Int64Array
-
-if TYPE_CHECKING:
-    from odp.datasets.examples import UsersExamples
 
 MOST_COLUMNS = 128
 #: Of a file, the array that says whose each example is.
@@ -131,8 +128,6 @@ class ExampleColumns:
         Raises:
           ConfigurationError, DataError: as the class, or a user is no whole number from 0.
         """
-        from odp.datasets.examples import rows_of_users
-
         numbers = checked_columns(columns)
         return cls(numbers, *rows_of_users(users, len(next(iter(numbers.values())))))
 
@@ -165,8 +160,6 @@ class ExampleColumns:
         Raises:
           DataError: a column is missing, or is not of the shape and kind of its feature.
         """
-        from odp.datasets.examples import UsersExamples
-
         for name in (*data.features, data.label):
             if name not in self.columns:
                 raise DataError(f"Expected a column {name!r}, as the task reads it (got {', '.join(self.columns)})")

@@ -29,7 +29,14 @@ from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN, Terms
 from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import ConfigurationError
-from odp.evaluation.baselines import dp_item_means, dp_item_user_bias_predictions, rmse, user_mean_predictions
+from odp.evaluation.baselines import (
+    Baselines,
+    baseline_outcomes,
+    dp_item_means,
+    dp_item_user_bias_predictions,
+    rmse,
+    user_mean_predictions,
+)
 from odp.evaluation.exposure import CUTOFF, Exposure, exposure, fifths
 from odp.evaluation.paired import difference_error, rmse_influence
 from odp.evaluation.ranking import item_scores
@@ -101,7 +108,6 @@ class TaskExperiment:
 
     def compare(self, run: FinishedRun, metrics: Metrics, *, baselines: bool, out: Console) -> dict[str, Any]:
         """The test error beside the baselines, and what the ranges of predictions cover."""
-        from odp.evaluation.baselines import Baselines, baseline_outcomes
         from odp.evaluation.comparison import comparison_table
 
         intervals = metrics["test_intervals"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from odp.algorithms.declared import DeclaredRelease
-from odp.algorithms.dpftrl.query import StreamOfTask, stream_of
+from odp.algorithms.dpftrl.query import StreamedQuery, StreamOfTask, stream_of
 from odp.algorithms.federated import algorithm
 from odp.algorithms.seam import Query, Server
 from odp.numerics.arrays import Float32Array
@@ -33,13 +33,9 @@ class TaskAlgorithm(algorithm.TaskAlgorithm):
         return StreamServer(self.terms(), self.stream(), item_features)
 
     def query(self, round: int) -> Query:
-        from odp.algorithms.dpftrl.query import StreamedQuery
-
         self.terms().upload(round)
         return StreamedQuery(self.stream(), round)
 
     def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
-        from odp.algorithms.dpftrl.query import StreamedQuery
-
         of_task = self.stream()
         return [StreamedQuery(of_task, place).releases for place in range(of_task.stream.allowed.rounds)]

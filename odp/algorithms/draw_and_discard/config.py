@@ -24,7 +24,7 @@ import numpy as np
 
 from odp import _validate
 from odp.algorithms.draw_and_discard.features import Boolean, LocalFeatures, Number
-from odp.algorithms.draw_and_discard.simulation import thresholds
+from odp.algorithms.draw_and_discard.simulation import simulate, thresholds
 from odp.algorithms.draw_and_discard.terms import MOST_UPDATES, Spam, Terms, resolved
 from odp.algorithms.local_seam import MOST_REPORTS
 from odp.errors import ConfigurationError
@@ -189,6 +189,4 @@ class DrawAndDiscard:
 
         As ``odp.algorithms.draw_and_discard.simulation.simulate``.
         """
-        from odp.algorithms.draw_and_discard.simulation import simulate
-
         return simulate(self.terms(noise=noise), people, updates=updates, seed=seed, server=server)

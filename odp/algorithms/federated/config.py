@@ -275,7 +275,6 @@ class FederatedTraining(abc.ABC):
           ConfigurationError: a number is out of range, no grid fits, or epsilon is infinite.
           PrivacyError: the noise for the budget cannot be found.
         """
-        from odp.algorithms.release import sampling_of
         from odp.v1 import federated_pb2
 
         cohort, goals = definition.cohort, self._goals()
@@ -333,7 +332,6 @@ class FederatedTraining(abc.ABC):
 
     def _multipliers(self, definition: common_pb2.TaskDefinition, *, size: int, sharers: int) -> list[float]:
         """The noise on a sum of each block, over the bound of a contribution: given, or the least within the budget."""
-        from odp.algorithms.release import sampling_of
         from odp.crypto.secure_aggregation.parameters import graph_delta
         from odp.privacy.accounting import mu_for_shares
         from odp.privacy.calibration import total_mu_for

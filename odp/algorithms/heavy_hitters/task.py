@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from odp import _validate
 from odp.algorithms.choices import Question
-from odp.algorithms.heavy_hitters.terms import LONGEST, check_alphabet
+from odp.algorithms.heavy_hitters.terms import LONGEST, check_alphabet, rounds_of, size_of
 from odp.algorithms.registry import part_of
 from odp.errors import ConfigurationError
 from odp.models.events import Events
@@ -130,7 +130,6 @@ class HeavyHitters(Question):
     def _grid(self, cohort: common_pb2.CohortTerms, base: int, first: int) -> Grid:
         """The grid whose noise makes all rounds together keep the budget."""
         from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS, Grid
-        from odp.algorithms.heavy_hitters.terms import rounds_of, size_of
         from odp.privacy.accounting import mu_for
 
         rounds = rounds_of(length=self.length, first=first)

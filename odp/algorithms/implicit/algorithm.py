@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.implicit.terms import FACTOR_COLUMNS, ITEMS_TABLE, WEIGHT_COLUMN, Terms
@@ -60,8 +62,6 @@ class TaskAlgorithm(Factorization):
         return warm_start(self.terms(), model, item_keys)
 
     def item_columns(self, model: ModelVersion) -> ItemColumns:
-        import numpy as np
-
         from odp.models.item_files import ItemColumns
 
         rows = model.keyed.rows
@@ -71,8 +71,6 @@ class TaskAlgorithm(Factorization):
         )
 
     def index_columns(self, model: ModelVersion) -> IndexColumns:
-        import numpy as np
-
         from odp.models.item_files import IndexColumns
 
         rows = model.keyed.rows
@@ -82,8 +80,6 @@ class TaskAlgorithm(Factorization):
         return IndexColumns(rows[:, FACTOR_COLUMNS:], biases, trust.astype(np.float32))
 
     def index_rows(self, columns: IndexColumns) -> Float32Array:
-        import numpy as np
-
         rows = np.zeros((len(columns.biases), self.terms().width), dtype=np.float32)
         rows[:, WEIGHT_COLUMN] = columns.trust ** (1.0 / _TRUST_EXPONENT)
         rows[:, FACTOR_COLUMNS:] = columns.factors

@@ -26,7 +26,7 @@ from pathlib import Path
 from rich.table import Table
 
 from odp.algorithms.estimates import CONFIDENCE, Estimate, deviations, quotient_interval
-from odp.algorithms.model_evaluation.curves import Histograms, Measured
+from odp.algorithms.model_evaluation.curves import Drawn, Histograms, Measured, draw
 from odp.algorithms.model_evaluation.terms import Scalar, Terms
 from odp.errors import ConfigurationError
 from odp.models.left_out import ANSWERS, UNKNOWN, LeftOut
@@ -141,8 +141,6 @@ class EvaluationResults(Mapping[str, Estimate]):
         Raises:
           DataError: the file cannot be written, or its ending names no format of pictures.
         """
-        from odp.algorithms.model_evaluation.curves import Drawn, draw
-
         truths = Drawn({}, {}) if exact is None else Drawn(exact.models(confidence), exact.histograms())
         draw(Drawn(self.models(confidence), self.histograms()), path, exact=truths)
 
