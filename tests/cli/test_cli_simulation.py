@@ -70,16 +70,33 @@ def test_a_file_and_a_preset_exclude_each_other(tmp_path: Path) -> None:
     assert "did you mean 'auto'" in str(refusal("simulate", "--data", DATA, "--preset", "auot"))
 
 
-@pytest.mark.slow
-def test_a_run_becomes_a_page_when_it_is_simulated_and_by_report(tmp_path: Path) -> None:
-    folder, page = tmp_path / "run", tmp_path / "new" / "page.html"
+@dataclasses.dataclass(frozen=True)
+class Reported:
+    """A run that was simulated with a page, and of which `odp report` made one: its answers, and both pages."""
+
+    simulated: dict[str, Any]
+    reported: dict[str, Any]
+    pages: tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    root = tmp_path_factory.mktemp("reported")
+    folder, page = root / "run", root / "new" / "page.html"
     options = ("--preset", "auto", "--delta", "1e-4", "--output", str(folder), "--report", str(page))
     simulated = answer("simulate", "--data", DATA, *options)
-    found = answer("report", str(folder))
+    report = answer("report", str(folder))
+    pages = page.read_text(encoding="utf-8"), Path(report["html"]).read_text(encoding="utf-8")
+    return Reported(simulated, report, pages)
+
+
+@pytest.mark.slow
+def test_a_run_becomes_a_page_when_it_is_simulated_and_by_report(reported: Reported) -> None:
+    simulated, found = reported.simulated, reported.reported
     assert found["test_rmse"] == simulated["test_rmse"]
-    html = Path(found["html"]).read_text(encoding="utf-8")
-    assert html.startswith("<!doctype html>")
-    assert page.read_text(encoding="utf-8") == html
+    first, second = reported.pages
+    assert first.startswith("<!doctype html>")
+    assert first == second
     assert json.loads(Path(found["json"]).read_text())["spending"] == simulated["spending"]
 
 
@@ -186,15 +203,12 @@ def test_r355_a_charged_search_refuses_a_file_whose_facts_were_guessed(
 
 
 @pytest.mark.slow
-def test_simulations_say_that_they_are_no_private_release(tmp_path: Path) -> None:
+def test_simulations_say_that_they_are_no_private_release(reported: Reported, tmp_path: Path) -> None:
     said = "simulation, not a private release"
-    task = ("--preset", "auto", "--delta", "1e-4", "--no-baselines", "--output", str(tmp_path / "run"))
-    printed = call("simulate", "--data", DATA, *task)
+    printed = call("simulate", "--data", DATA, "--preset", "auto", "--delta", "1e-4", "--no-baselines")
     assert f"note: {said}" in " ".join(printed.stderr.split())
-    found = answer("simulate", "--data", DATA, *task)
-    assert said in found["statement"]
-    assert call("report", str(tmp_path / "run")).exit_code == 0
-    assert said in (tmp_path / "run" / "report.html").read_text()
+    assert said in reported.simulated["statement"]
+    assert said in reported.pages[1]
     compared = ("compare", "--data", DATA, "--epsilons", "2", "--delta", "1e-4", "--seeds", "1")
     assert said in " ".join(call(*compared, "--output", str(tmp_path)).stdout.split())
     written = json.loads((tmp_path / "comparison.json").read_text())

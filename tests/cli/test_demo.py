@@ -28,7 +28,7 @@ from odp.trust.log.sources import LogFolder
 
 pytestmark = pytest.mark.processes
 
-DATA = "synthetic:n_users=130,n_items=30,ratings_per_user=12"
+DATA = "synthetic:n_users=104,n_items=30,ratings_per_user=12"
 
 
 def _left(marker: str) -> list[psutil.Process]:
@@ -60,7 +60,7 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
     assert 0.3 < found["test_rmse"] < 1.5
     assert 3.99 < found["epsilon"] <= 4.0
     assert found["delta"] == 1e-6
-    assert found["devices"] == 130
+    assert found["devices"] == 104
     assert 0 < found["seconds"] < 120
     assert len(found["rmse_by_round"]) == len(found["epsilon_by_round"]) == found["rounds"] + 1
     assert found["rmse_by_round"][-1] == found["test_rmse"]
@@ -71,7 +71,7 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
 
     errors = json.loads((tmp_path / "out" / "run.json").read_text())["standard_errors"]
     assert errors.keys() == found["baselines"].keys()
-    assert all(0 < error < 0.2 for error in errors.values()), "130 people: the verdict of the page has to know"
+    assert all(0 < error < 0.2 for error in errors.values()), "104 people: the verdict of the page has to know"
 
     split = random_split(load(DATA), seed=1)
     definition = demo._task(split, epsilon=4.0, delta=1e-6, rank=0).definition()
@@ -90,7 +90,7 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
 
     shown = done.stderr
     parts = [
-        shown.index(part) for part in ("what its operator sees", "starting the programs", "round 1/2: 130 devices")
+        shown.index(part) for part in ("what its operator sees", "starting the programs", "round 1/2: 104 devices")
     ]
     parts += [
         shown.index(part) for part in ("test error, lower is better", "lower RMSE is better", "audit passed", "next:")
@@ -110,7 +110,7 @@ def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> N
     audited = audit(LogFolder(tmp_path / "out" / "log"), pins)
     assert found["log"]["entries"] == audited.counts
     assert audited.tasks[0].epsilon == pytest.approx(found["epsilon"], rel=1e-9)
-    assert audited.tasks[0].contributions == (130, 130)
+    assert audited.tasks[0].contributions == (104, 104)
 
 
 def test_the_default_data_have_as_many_users_as_devices_were_asked_for_and_the_rounds_that_were() -> None:

@@ -62,13 +62,6 @@ def test_a_key_that_the_sealed_ledgers_hang_on_is_never_made_anew(tmp_path: Path
     assert _children() == before
 
 
-def test_services_that_admit_anybody_start_no_issuer(tmp_path: Path) -> None:
-    with Services(tmp_path / "s", admission=OPEN) as services:
-        assert set(services.children) == {"distributor", "aggregator", "server"}
-        assert ReferenceValues.load(services.reference_values).emulated_vendor == ""
-    assert not (tmp_path / "s" / "vendor").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -87,7 +80,7 @@ def test_a_program_that_cannot_start_says_why_and_the_others_are_stopped(tmp_pat
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServiceError, match=f"aggregator did not start: cannot listen on 127.0.0.1:{port}"):
-            Services(tmp_path / "s", listen=ListenAddresses(aggregator=port)).start()
+            Services(tmp_path / "s", admission=OPEN, listen=ListenAddresses(aggregator=port)).start()
     assert _children() == before
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from odp.errors import DiskFull, ServiceError
 from odp.operations.local.processes import OPEN, Services
 from odp.operations.local.supervising import MOST_RESTARTS, WITHIN_SECONDS, Supervisor
+from odp.trust.enclave.reference_values import ReferenceValues
 
 
 class Programs:
@@ -93,18 +94,30 @@ def test_r253_a_program_that_ran_for_long_begins_anew() -> None:
     assert len(programs.starts) == 4 * MOST_RESTARTS
 
 
+@pytest.fixture(scope="module")
+def open_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    with Services(tmp_path_factory.mktemp("services") / "s", admission=OPEN) as services:
+        yield services
+
+
+@pytest.mark.processes
+def test_services_that_admit_anybody_start_no_issuer(open_services: Services) -> None:
+    assert set(open_services.children) == {"distributor", "aggregator", "server"}
+    assert ReferenceValues.load(open_services.reference_values).emulated_vendor == ""
+    assert not (open_services.root / "vendor").exists()
+
+
 @pytest.mark.slow
-def test_r253_a_killed_program_serves_again_where_it_was(tmp_path: Path) -> None:
-    with Services(tmp_path / "s", admission=OPEN) as services:
-        before = services.children["distributor"]
-        before.process.kill()
-        before.process.wait()
-        now = [0.0]
-        supervisor = Supervisor(services, say=lambda line: None, monotonic=lambda: now[0])
-        supervisor.look()
-        now[0] = 1.0
-        supervisor.look()
-        after = services.children["distributor"]
-        assert after is not before
-        after.wait_serving(services.ca)
-        assert (after.address, after.control_address) == (before.address, before.control_address)
+def test_r253_a_killed_program_serves_again_where_it_was(open_services: Services) -> None:
+    before = open_services.children["distributor"]
+    before.process.kill()
+    before.process.wait()
+    now = [0.0]
+    supervisor = Supervisor(open_services, say=lambda line: None, monotonic=lambda: now[0])
+    supervisor.look()
+    now[0] = 1.0
+    supervisor.look()
+    after = open_services.children["distributor"]
+    assert after is not before
+    after.wait_serving(open_services.ca)
+    assert (after.address, after.control_address) == (before.address, before.control_address)
