@@ -73,6 +73,12 @@ def model() -> odp.KerasModel:
     return odp.KerasModel(_network(), _SPARSE, metrics=errors, proximal=True)
 
 
+@pytest.fixture(scope="module")
+def model_of_two() -> odp.KerasModel:
+    """Of two classes, without layers that stay on devices."""
+    return odp.KerasModel(_network(2), _SPARSE)
+
+
 def test_a_network_learns_and_the_keras_model_gets_its_weights(model: odp.KerasModel) -> None:
     people = _people()
     run = odp.simulate(_task(model), people, noise=False)
@@ -120,8 +126,8 @@ def _turned(users: int, seed: int) -> odp.data.UsersExamples:
     return odp.data.UsersExamples.of_users(features, named, owners)
 
 
-def test_layers_that_stay_on_devices_fit_people_who_differ() -> None:
-    people = odp.data.ExamplesSplit(train=_turned(150, 2), test=_turned(40, 3))
+def test_layers_that_stay_on_devices_fit_people_who_differ(model_of_two: odp.KerasModel) -> None:
+    people = odp.data.ExamplesSplit(train=_turned(60, 2), test=_turned(40, 3))
     kept = _network(2)
     model = odp.KerasModel(kept, _SPARSE, local=[kept.layers[-1]])
     assert (model.size, model.program.size, model.public_matrix.shape) == (144, 178, (144, 1))
@@ -129,9 +135,10 @@ def test_layers_that_stay_on_devices_fit_people_who_differ() -> None:
     training = odp.DPFedAvg(
         rounds=10, rate=0.5, epochs=2, clip=2.0, reconstruction=odp.Reconstruction(rate=0.5, epochs=10)
     )
-    run = odp.simulate(_task(model, training=training), people, noise=False)
+    cohort = odp.Cohort(minimum=50, goal=60)
+    run = odp.simulate(_task(model, training=training, cohort=cohort), people, noise=False)
     same = dataclasses.replace(training, reconstruction=None)
-    together = odp.simulate(_task(odp.KerasModel(_network(2), _SPARSE), training=same), people, noise=False)
+    together = odp.simulate(_task(model_of_two, training=same, cohort=cohort), people, noise=False)
     assert run.metrics["test_accuracy"] > together.metrics["test_accuracy"] + 0.1
     assert run.metrics["test_loss"] < run.rounds[0].metrics["test_loss"]
     model.load(run.model)
@@ -187,8 +194,8 @@ def test_large_frozen_layers_are_refused_by_size() -> None:
         odp.KerasModel(network, _SPARSE)
 
 
-def test_a_version_of_another_model_is_refused(model: odp.KerasModel) -> None:
-    run = odp.simulate(_task(odp.KerasModel(_network(2), _SPARSE)), _people(2), noise=False)
+def test_a_version_of_another_model_is_refused(model: odp.KerasModel, model_of_two: odp.KerasModel) -> None:
+    run = odp.simulate(_task(model_of_two, training=odp.DPFedAvg(rounds=1)), _people(2), noise=False)
     with pytest.raises(ConfigurationError, match=f"{model.size} parameters"):
         model.load(run.model)
 

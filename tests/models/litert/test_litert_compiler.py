@@ -16,6 +16,8 @@ keras = pytest.importorskip("keras", reason=_REASON)
 from odp.errors import ConfigurationError  # noqa: E402
 from odp.models.litert.compiler import compile_model, initial_vector  # noqa: E402
 from odp.models.litert.conversion import require_equal  # noqa: E402
+from odp.models.litert.functions import Functions  # noqa: E402
+from odp.models.litert.program import Program  # noqa: E402
 from odp.models.litert.runner import Runner  # noqa: E402
 from odp.models.litert.trainer import LocalSteps  # noqa: E402
 
@@ -27,7 +29,7 @@ _BATCHES = [np.array([0, 1, 2, 3]), np.array([4, 5]), np.array([5, 1, 0, 2])]
 _GENERATOR = np.random.default_rng(1)
 _NUMBERS = _GENERATOR.normal(size=(6, 6)).astype(np.float32)
 _IMAGES = _GENERATOR.normal(size=(6, 9, 9, 3)).astype(np.float32)
-_WORDS = _GENERATOR.integers(0, 20, (6, 5)).astype(np.int32)
+_WORDS = _GENERATOR.integers(0, 20, (6, 3)).astype(np.int32)
 _CLASSES = _GENERATOR.integers(0, 5, 6).astype(np.int32)
 
 
@@ -60,8 +62,13 @@ def _more_images() -> Any:
 
 
 def _words() -> Any:
-    layers = [keras.Input((5,), dtype="int32"), _LAYERS.Embedding(20, 4), _LAYERS.GRU(4, unroll=True)]
+    layers = [keras.Input((3,), dtype="int32"), _LAYERS.Embedding(20, 4), _LAYERS.GRU(4, unroll=True)]
     return keras.Sequential([*layers, _LAYERS.Dense(5)])
+
+
+@pytest.fixture(scope="module")
+def compiled() -> tuple[Program, Functions]:
+    return compile_model(_dense("elu"), loss=_SPARSE, batch=4)
 
 
 def _trained_by_tensorflow(model: Any, x: np.ndarray, y: np.ndarray, rate: float) -> dict[str, np.ndarray]:
@@ -115,8 +122,8 @@ def test_activations_of_layers_without_a_bias_are_kept(layers: Callable[[], list
 
 
 @pytest.mark.parametrize("what", ["predict", "evaluate"])
-def test_a_program_that_computes_something_else_is_refused(what: str) -> None:
-    program, functions = compile_model(_dense("elu"), loss=_SPARSE, batch=4)
+def test_a_program_that_computes_something_else_is_refused(compiled: tuple[Program, Functions], what: str) -> None:
+    program, functions = compiled
     require_equal(functions, program)
 
     def twice(*given: Any) -> Any:
@@ -128,8 +135,8 @@ def test_a_program_that_computes_something_else_is_refused(what: str) -> None:
         require_equal(dataclasses.replace(functions, **{what: twice}), program)
 
 
-def test_a_gradient_of_something_else_is_refused() -> None:
-    program, functions = compile_model(_dense("elu"), loss=_SPARSE, batch=4)
+def test_a_gradient_of_something_else_is_refused(compiled: tuple[Program, Functions]) -> None:
+    program, functions = compiled
 
     def flatter(*given: Any) -> dict[str, Any]:
         """The same numbers with half of the slope."""

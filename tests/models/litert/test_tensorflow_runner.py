@@ -46,6 +46,11 @@ def model() -> odp.KerasModel:
     return _model(engine="tensorflow")
 
 
+@pytest.fixture(scope="module")
+def model_for_litert() -> odp.KerasModel:
+    return _model(engine="litert")
+
+
 def _runner(model: odp.KerasModel) -> TensorFlowRunner:
     engine = model.own_engine()
     assert isinstance(engine, TensorFlowRunner)
@@ -96,9 +101,9 @@ def _run(model: odp.KerasModel, rounds: int = 2) -> odp.RunResult:
 
 
 def test_a_simulation_by_tensorflow_is_one_by_litert_up_to_rounding(
-    model: odp.KerasModel, monkeypatch: pytest.MonkeyPatch
+    model: odp.KerasModel, model_for_litert: odp.KerasModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_litert = _run(_model(engine="litert")).model.dense["parameters"]
+    by_litert = _run(model_for_litert).model.dense["parameters"]
     steps = []
     took = TensorFlowRunner.difference
     monkeypatch.setattr(TensorFlowRunner, "difference", lambda *a, **k: steps.append(1) or took(*a, **k))
@@ -108,12 +113,12 @@ def test_a_simulation_by_tensorflow_is_one_by_litert_up_to_rounding(
     assert np.abs(by_litert - model.public_matrix).max() > 1e-3
 
 
-def test_the_rule_counts_multiplications_of_an_example(model: odp.KerasModel) -> None:
+def test_the_rule_counts_multiplications_of_an_example(model: odp.KerasModel, model_for_litert: odp.KerasModel) -> None:
     # 6 x 6 places of 3 x 3 x 2 -> 4 and of 3 x 3 x 4 -> 4, then 36 -> 3.
     assert multiplications(model.program) == 36 * (18 * 4 + 36 * 4) + 36 * 3
     assert dataclasses.replace(model, engine="auto").own_engine() is None
-    assert dataclasses.replace(model, engine="litert").own_engine() is None
-    large = odp.KerasModel(_network(filters=64, side=20), _SPARSE, batch=1)
+    assert model_for_litert.own_engine() is None
+    large = odp.KerasModel(_network(filters=32, side=20), _SPARSE, batch=1)
     assert multiplications(large.program) > 2**21
     assert isinstance(large.own_engine(), TensorFlowRunner)
 
