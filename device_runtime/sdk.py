@@ -178,8 +178,7 @@ class Device(Closing):
             has no room.
         """
         with self._open() as store:
-            examples = store.data(self.service).examples
-            return examples.add(columns, time=self._clock() if time is None else time)
+            return store.data(self.service).examples.add(columns, time=self._clock() if time is None else time)
 
     def tell(self, type: str, data: Mapping[str, Any]) -> None:
         """Passes an event to ``on_event``, which returns the rows to keep.

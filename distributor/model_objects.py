@@ -143,8 +143,7 @@ class ModelObjects:
         """What ``read`` gives; until its end the tables stay, whoever removes their model."""
         with self._lock:
             self._readers[upload] += 1
-        reader = _Reader(read, lambda: self._read(upload))
-        return iter(reader)
+        return iter(_Reader(read, lambda: self._read(upload)))
 
     def _read(self, upload: str) -> None:
         with self._lock:

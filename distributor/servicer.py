@@ -307,8 +307,7 @@ class DistributorService:
             self._replication.ensure(header)
 
     def _manifest(self, model: bytes) -> common_pb2.ModelManifest:
-        stored = self._store.load(model)
-        return common_pb2.ModelManifest.FromString(stored.manifest.manifest)
+        return common_pb2.ModelManifest.FromString(self._store.load(model).manifest.manifest)
 
     def _install_or_remove(self, model: bytes) -> None:
         try:

@@ -440,8 +440,7 @@ class Driver:
         return definition
 
     def _server(self, task: TaskRecord) -> Server:
-        definition = self._definition(task)
-        algorithm = self._algorithm(definition)
+        algorithm = self._algorithm(self._definition(task))
         matrix = algorithm.public_matrix_from(self._storage.item_features(task.sha256))
         return algorithm.server(item_features=matrix)
 

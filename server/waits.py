@@ -209,8 +209,7 @@ def _trainings(storage: Storage, count: TaskRecord, state: TaskState | None = No
 
 def _named_count(task: TaskRecord) -> bytes:
     """The count that a task names; empty without one. Not checked again: an earlier version may have accepted it."""
-    definition = common_pb2.TaskDefinition.FromString(task.definition)
-    return definition.count_first.task_sha256
+    return common_pb2.TaskDefinition.FromString(task.definition).count_first.task_sha256
 
 
 def _ended(count: TaskRecord) -> ConfigurationError:

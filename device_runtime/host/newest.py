@@ -49,8 +49,7 @@ def fetch_newest(
       ServiceUnavailable, ServiceError, TransparencyError, PrivacyError: as ``newest_model``.
     """
     pinned = ReferenceValues.load(reference_values)
-    addresses = PinnedAddresses.of(pinned, allow_private=allow_private_addresses)
-    clients = Services(server, ca, pinned=addresses)
+    clients = Services(server, ca, pinned=PinnedAddresses.of(pinned, allow_private=allow_private_addresses))
     try:
         return newest_model(
             clients,

@@ -150,8 +150,7 @@ class Services:
         """Evidence of the enclave behind ``address`` over ``nonce``."""
         request = attestation_pb2.GetEvidenceRequest(nonce=nonce)
         method = self._peers.at(role, address).attestation.GetEvidence
-        what = f"get the evidence of the {role}"
-        return self._call(method, request, address, what, Traffic())
+        return self._call(method, request, address, f"get the evidence of the {role}", Traffic())
 
     def enrolment_challenge(self, address: str, traffic: Traffic) -> enrolment_pb2.GetChallengeResponse:
         """A fresh challenge for a statement; reveals nothing."""

@@ -235,8 +235,7 @@ class WholeModel:
         table = broadcast.keyed.rows if work.model.keyed else np.zeros((0, 0), dtype=np.float32)
         if len(keys) and keys[-1] >= len(table):
             raise ServiceError(f"the model of round {work.round} lacks rows that its task asks for")
-        rows = table[keys]
-        return Slices(broadcast.version, np.asarray(keys, dtype=np.int64), rows, broadcast.dense)
+        return Slices(broadcast.version, np.asarray(keys, dtype=np.int64), table[keys], broadcast.dense)
 
     def _downloaded(self, work: Work, traffic: Traffic) -> ModelVersion:
         model = work.model

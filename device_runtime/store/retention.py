@@ -209,8 +209,7 @@ def prune_records(
 def _referred(record: Path) -> set[str]:
     """The reference values of a record; none if it cannot be read."""
     try:
-        content = json.loads(record.read_bytes())
-        return {str(content["reference_values_sha256"])}
+        return {str(json.loads(record.read_bytes())["reference_values_sha256"])}
     except (ValueError, TypeError, KeyError):
         return set()
 

@@ -79,8 +79,7 @@ class LocalReports(RandomizedInquiry, LocalReporter):
         return CellJudge(self.cells)
 
     def summary(self, rows: Sequence[bytes], reports: bytes) -> bytes:
-        cells = np.frombuffer(reports, dtype=REPORT)
-        return np.bincount(cells, minlength=self.cells).astype(_COUNT).tobytes()
+        return np.bincount(np.frombuffer(reports, dtype=REPORT), minlength=self.cells).astype(_COUNT).tobytes()
 
     def answers_of_summary(self, summary: bytes, *, reports: int) -> Answers:
         if len(summary) != _COUNT.itemsize * self.cells:

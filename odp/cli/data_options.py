@@ -21,8 +21,7 @@ def data_names(incomplete: str) -> list[str]:
     """Names of data sets and paths that begin with ``incomplete``; a folder ends with a slash, so that it goes on."""
     from odp.datasets import DATASETS
 
-    named = [name for name in ("synthetic", *DATASETS) if name.startswith(incomplete)]
-    return named + _paths(incomplete)
+    return [name for name in ("synthetic", *DATASETS) if name.startswith(incomplete)] + _paths(incomplete)
 
 
 def _paths(incomplete: str) -> list[str]:

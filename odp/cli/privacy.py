@@ -195,8 +195,7 @@ def _pure_epsilon(epsilon: float | None, delta: float, participations: int, ledg
 
 def _read_numbers(path: Path) -> list[float]:
     try:
-        lines = path.read_text(encoding="utf-8").split()
-        return [float(line) for line in lines]
+        return [float(line) for line in path.read_text(encoding="utf-8").split()]
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ConfigurationError(f"cannot read probabilities from {path}, one number per line: {error}") from error
 

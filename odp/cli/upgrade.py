@@ -156,8 +156,7 @@ def logged(
 
     until = clock() + seconds
     while True:
-        entries = EndorsementFile.load(listed).endorsements
-        stated = [(entry, open_endorsement(entry)) for entry in entries]
+        stated = [(entry, open_endorsement(entry)) for entry in EndorsementFile.load(listed).endorsements]
         ours = {
             entry.leaf: endorsement.image_digest
             for entry, endorsement in stated

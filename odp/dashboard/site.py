@@ -130,8 +130,7 @@ class _Site:
 
     async def front(self, request: Request) -> Response:
         snapshot = await self._poller.current()
-        number = _number(request)
-        return HTMLResponse(pages.overview(self._frame, self._poller, snapshot, number))
+        return HTMLResponse(pages.overview(self._frame, self._poller, snapshot, _number(request)))
 
     async def sign_in(self, request: Request) -> Response:
         """The form that takes the token."""
@@ -161,8 +160,7 @@ class _Site:
     async def compare(self, request: Request) -> Response:
         """Several tasks beside each other."""
         snapshot = await self._poller.current()
-        tasks = _tasks(snapshot, request)
-        return HTMLResponse(task_page.compare(self._frame, self._poller, snapshot, tasks))
+        return HTMLResponse(task_page.compare(self._frame, self._poller, snapshot, _tasks(snapshot, request)))
 
     async def log(self, request: Request) -> Response:
         return HTMLResponse(pages.log_page(self._frame, self._poller, await self._poller.current()))

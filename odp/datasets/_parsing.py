@@ -149,5 +149,4 @@ def _first_bad_line(path: Path, text: bytes, separator: bytes, columns: int, for
 
 
 def _is_number(field: bytes) -> bool:
-    digits = field.removeprefix(b"-").replace(b".", b"", 1)
-    return digits.isdigit()
+    return field.removeprefix(b"-").replace(b".", b"", 1).isdigit()

@@ -132,8 +132,7 @@ class _World:
         self._tastes = rng.standard_normal((n_users, rank))
         self._user_bias = rng.standard_normal(n_users) * USER_STD
         self._popularity = np.power(1.0 + rng.permutation(count).astype(np.float64) % n_items, -ZIPF)
-        active = np.exp(rng.standard_normal(n_users) * 0.7 - 0.245)
-        self._activity = activity * active
+        self._activity = activity * np.exp(rng.standard_normal(n_users) * 0.7 - 0.245)
         self._drift = drift
 
     def week(self, shown: slice, new_items: int, earlier: deque[_Rows]) -> _Rows:

@@ -209,8 +209,7 @@ def _cells(path: Path, stream: bytes) -> npt.NDArray[np.float64]:
 def _unpacked(packed: int) -> float:
     """RkNumber: bit 0 divides by 100; bit 1 says a signed 30-bit integer, else the upper 30 bits of a float64."""
     if packed & 2:
-        integer = (packed >> 2) - (1 << 30 if packed & 0x80000000 else 0)
-        value = float(integer)
+        value = float((packed >> 2) - (1 << 30 if packed & 0x80000000 else 0))
     else:
         value = struct.unpack("<d", struct.pack("<Q", (packed & 0xFFFFFFFC) << 32))[0]
     return value / 100 if packed & 1 else value

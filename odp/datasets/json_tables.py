@@ -33,8 +33,7 @@ def read_json(path: Path, columns: C) -> RawTable[C]:
     source = TextSource.at(path)
     if source.encoding != UTF8:
         raise DataError(f"{path}: JSON lines are UTF-8 text; convert the file")
-    lines = record_lines(source, Quoting())
-    raw = _at_speed(path, columns, lines)
+    raw = _at_speed(path, columns, record_lines(source, Quoting()))
     return _by_record(path, columns) if raw is None else raw
 
 

@@ -111,8 +111,7 @@ class LabelledColumns:
         """
         user = self._named(self.user, names, where) if self.user is not None else None
         if user is None:
-            free = [name for name in names if name != self.label]
-            user = guessed(USER, USUAL_USERS, free, where=where)
+            user = guessed(USER, USUAL_USERS, [name for name in names if name != self.label], where=where)
         if user is None:
             raise unrecognised(USER, names, where=where)
         time = self._timed([name for name in names if name not in (user, self.label)], names, where)

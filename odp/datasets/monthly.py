@@ -91,8 +91,7 @@ def _months(rows: dict[str, Any], month: Int64Array, first: Int64Array, numbers:
         following &= ~np.isin(pair, pair[past])
         train, test = (_ratings(rows, people, part) for part in (past, following))
         none = train.take(np.zeros(train.n_ratings, dtype=np.bool_))
-        name = str(np.datetime64(number, "M"))
-        yield Month(name, Split(train, none, test), int((first == number).sum()))
+        yield Month(str(np.datetime64(number, "M")), Split(train, none, test), int((first == number).sum()))
 
 
 def _ratings(rows: dict[str, Any], people: Int64Array, part: np.ndarray[Any, np.dtype[np.bool_]]) -> Ratings:

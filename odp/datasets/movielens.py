@@ -249,8 +249,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = content.decode("latin-1")
-    lines = enumerate(LINE_END.split(text), start=1)
-    return [(number, line) for number, line in lines if line]
+    return [(number, line) for number, line in enumerate(LINE_END.split(text), start=1) if line]
 
 
 def _add(table: dict[str, tuple[str, tuple[str, ...]]], movie: str, title: str, genres: list[str], where: str) -> None:

@@ -87,5 +87,4 @@ def tuned_rmse(split: Split, grid: Sequence[Settings], made: Callable[..., Predi
         return rmse(predict(split.train, split.validation), split.validation)
 
     predict, settings = best(grid, made, loss if split.validation.n_ratings else None)
-    history = merge(split.train, split.validation)
-    return Outcome.of(predict(history, split.test), split.test, settings)
+    return Outcome.of(predict(merge(split.train, split.validation), split.test), split.test, settings)

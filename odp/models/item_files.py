@@ -246,8 +246,7 @@ def _parquet(table: ItemTable) -> bytes:
             arrays[title] = pa.array(column)
     facts = {f"odp.{name}": text for name, text in table.facts.items()}
     metadata = {_FACTS: _described(table), "odp.rank": str(rank)} | facts
-    made = pa.table(arrays, metadata=metadata)
-    pyarrow.parquet.write_table(made, file)
+    pyarrow.parquet.write_table(pa.table(arrays, metadata=metadata), file)
     return file.getvalue()
 
 

@@ -126,8 +126,7 @@ def _checked(epsilon0: float, n: int, delta: float) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _epsilon_of_clones(epsilon0: float, n: int, delta: float, probability: float) -> float:
-    clones = _Clones.of(epsilon0, n, delta * _CUT, probability)
-    return _smallest(clones.delta, epsilon0, delta)
+    return _smallest(_Clones.of(epsilon0, n, delta * _CUT, probability).delta, epsilon0, delta)
 
 
 @functools.lru_cache(maxsize=256)

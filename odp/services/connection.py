@@ -227,8 +227,7 @@ class Connection(Closing):
     def status(self, task_sha256: bytes) -> server_pb2.TaskStatus:
         """Where one task stands."""
         request = server_pb2.GetTaskRequest(task_sha256=task_sha256)
-        reply = self._call(self._stub.GetTask, request, "read the task's status")
-        return reply.status
+        return self._call(self._stub.GetTask, request, "read the task's status").status
 
     def cancel(self, task_sha256: bytes) -> None:
         """Ends a task; its state is CANCELLING until everything of its open rounds is erased. Idempotent."""

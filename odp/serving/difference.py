@@ -157,8 +157,7 @@ def update_file(path: str | Path, data: bytes) -> str:
 def _applied(old: ItemIndex, description: Described, stream: _Stream) -> ItemIndex:
     if description.head_bytes > LARGEST_HEADER:
         raise _damaged()
-    head = stream.take(description.head_bytes)
-    header = Header.parse(head)
+    header = Header.parse(stream.take(description.head_bytes))
     if header.rank != old.rank:
         raise DataError("the difference is for another rank")
     # Before anything of these sizes is unpacked: few bytes of zlib may stand for many.

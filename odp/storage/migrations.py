@@ -34,8 +34,7 @@ class Schema:
 
     def number(self) -> sa.Table:
         """Alembic's table."""
-        column = sa.Column("version_num", sa.String(32), primary_key=True)
-        return sa.Table(self.name, sa.MetaData(), column)
+        return sa.Table(self.name, sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
 
 
 @contextlib.contextmanager

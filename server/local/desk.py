@@ -162,8 +162,7 @@ class Desk:
         if (task := self._tasks.get(sha256)) is None:
             return
         changed = self._storage.changed_rows(sha256, task.overwritten)
-        taken = self._storage.count(sha256)
-        self._writer.run(functools.partial(task.take_in, changed, taken))
+        self._writer.run(functools.partial(task.take_in, changed, self._storage.count(sha256)))
 
     def is_full(self, sha256: bytes) -> bool:
         """Whether an open task has as many reports as it takes."""
@@ -201,8 +200,7 @@ class Desk:
         if (task := self._tasks.get(sha256)) is None:
             return None
         place = self._places.below(len(task.rows)) if task.rows else None
-        report = NewReport(sha256, report_id, place, content)
-        return self._writer.put(Judgement(report, task, token, period))
+        return self._writer.put(Judgement(NewReport(sha256, report_id, place, content), task, token, period))
 
     def refuse(self, sha256: bytes, report_id: bytes, why: Refusal) -> Future[Refusal | None]:
         """Refuses a report to a task that is over, unless it was taken before. Raises as ``report``."""

@@ -123,8 +123,7 @@ class Storage:
 
     def item_features(self, sha256: bytes) -> bytes:
         """The public item features of a task; empty without any."""
-        query = sa.select(ITEM_FEATURES.c.matrix).where(ITEM_FEATURES.c.task_sha256 == sha256)
-        row = self._first(query)
+        row = self._first(sa.select(ITEM_FEATURES.c.matrix).where(ITEM_FEATURES.c.task_sha256 == sha256))
         return b"" if row is None else bytes(row.matrix)
 
     def task(self, sha256: bytes) -> TaskRecord | None:
@@ -361,14 +360,12 @@ class Storage:
 
     def newest_token_key(self, sha256: bytes) -> int | None:
         """The last round of a task that has a token key; None where none has."""
-        query = sa.select(sa.func.max(TOKEN_KEYS.c.round)).where(TOKEN_KEYS.c.task_sha256 == sha256)
-        row = self._first(query)
+        row = self._first(sa.select(sa.func.max(TOKEN_KEYS.c.round)).where(TOKEN_KEYS.c.task_sha256 == sha256))
         return None if row is None else row[0]
 
     def token_key(self, sha256: bytes, round: int) -> enrolment_pb2.SignedTokenKey | None:
         """The token key of a round, or None."""
-        query = sa.select(TOKEN_KEYS.c.signed).where(*_at(TOKEN_KEYS, sha256, round=round))
-        row = self._first(query)
+        row = self._first(sa.select(TOKEN_KEYS.c.signed).where(*_at(TOKEN_KEYS, sha256, round=round)))
         return None if row is None else enrolment_pb2.SignedTokenKey.FromString(row.signed)
 
     # History

@@ -21,5 +21,4 @@ def open_sqlite(
 ) -> Storage:
     """Opens or creates the file ``path``. Raises StateError if it cannot be used."""
     engine = open_database(path, health=health)
-    errors = functools.partial(database_errors, path)
-    return Storage(engine, errors=errors, clock=clock, lease_clock=lease_clock)
+    return Storage(engine, errors=functools.partial(database_errors, path), clock=clock, lease_clock=lease_clock)

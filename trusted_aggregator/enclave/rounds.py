@@ -112,8 +112,7 @@ class Rounds:
     def announce(self, request: aggregator_enclave_pb2.AnnounceSurvivors) -> None:
         """Records the contributions of an open round that only the host holds; see ``Round.announce`` for errors."""
         with self._state.lock:
-            held = self._state.held(request.task_sha256, request.round)
-            held.announce(request.clients, request.set_sha256)
+            self._state.held(request.task_sha256, request.round).announce(request.clients, request.set_sha256)
 
     def host_parts(self, request: aggregator_enclave_pb2.AskHostParts) -> aggregator_enclave_pb2.HostParts:
         """A page of the parts that the host has to sum in a charged round; see ``Round.host_parts`` for errors."""

@@ -95,8 +95,7 @@ class Tree:
         Raises StateError: see ``RootRound.give``.
         """
         with self._state.lock:
-            whole = self._root_round(request.task_sha256, request.round).give(request.piece)
-            return leaf_pb2.Told(yes=whole)
+            return leaf_pb2.Told(yes=self._root_round(request.task_sha256, request.round).give(request.piece))
 
     def _require_leaf(self, leaf: int) -> None:
         state = self._state

@@ -76,8 +76,7 @@ class HostedRounds:
                 self._changes.settle(self._core.seal_release(wire.seal_release(request.order)).records)
             else:
                 self._seal(request.order, charged, self._modes.of(key, charged), survivors)
-            stored = self._storage.record(release_key(*key))
-            release = self._opened(request.order, stored or b"")
+            release = self._opened(request.order, self._storage.record(release_key(*key)) or b"")
             half.forget(key)
         return common_pb2.SignedRelease(release=release.release, signature=release.signature)
 

@@ -494,8 +494,7 @@ class Storage(abc.ABC):
 
     def _commit(self, contributions: Sequence[Contribution]) -> StateError | None:
         try:
-            rows = [self._row(contribution) for contribution in contributions]
-            self._contributions.run(self._inserting(rows))
+            self._contributions.run(self._inserting([self._row(contribution) for contribution in contributions]))
         except StateError as error:
             return error
         except (OdpError, sqlalchemy.exc.SQLAlchemyError) as error:

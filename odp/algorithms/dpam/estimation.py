@@ -260,8 +260,7 @@ def _nonnegative(design: Float64Array, values: Float64Array) -> Float64Array:
         return np.asarray(both)
     single = np.maximum((design * values[:, None]).sum(axis=0) / (design**2).sum(axis=0), 0.0)
     losses = [float(((values - design[:, column] * single[column]) ** 2).sum()) for column in range(2)]
-    best = int(np.argmin(losses))
-    return np.where(np.arange(2) == best, single, 0.0)
+    return np.where(np.arange(2) == int(np.argmin(losses)), single, 0.0)
 
 
 _GRID = np.concatenate(([0.0], 2.0 ** np.arange(-6, 3)))

@@ -216,8 +216,7 @@ class DpamServer:
     def _after_factors(self, current: _State, release: NoisyTensors) -> _State:
         terms = self._terms
         width = 1 + terms.rank
-        constant = codec.constant(terms)
-        scale = np.concatenate(([1.0 / constant], np.ones(terms.rank)))
+        scale = np.concatenate(([1.0 / codec.constant(terms)], np.ones(terms.rank)))
         first, second = np.triu_indices(width)
         gram = estimation.grams(
             self._tensor(release, "gram"),

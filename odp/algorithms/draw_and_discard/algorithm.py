@@ -101,8 +101,7 @@ class TaskAlgorithm(LocalReporter):
         """The weights to predict with, and how much the instances differ: float64 [weights + 1]."""
         from odp.algorithms.draw_and_discard.server import deviation, model
 
-        weights_and_deviation = np.append(model(self._terms, rows), deviation(self._terms, rows))
-        return weights_and_deviation.astype(_WEIGHT).tobytes()
+        return np.append(model(self._terms, rows), deviation(self._terms, rows)).astype(_WEIGHT).tobytes()
 
     def answers_of_summary(self, summary: bytes, *, reports: int) -> LocalModel:
         from odp.algorithms.draw_and_discard.model import LocalModel

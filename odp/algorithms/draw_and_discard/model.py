@@ -136,8 +136,7 @@ def _density(scale: float, updates: int) -> tuple[Float64Array, float]:
     """(density of the sum of ``updates`` Laplace noises on a grid from below to above, its step, a whole part of 1)."""
     deviation = math.sqrt(2.0 * updates) * scale
     half = 1.0 + 9.0 * deviation + 30.0 * scale
-    per_unit = max(1, math.floor(_GRID / (2.0 * half)))
-    step = 1.0 / per_unit
+    step = 1.0 / max(1, math.floor(_GRID / (2.0 * half)))
     points = 2 * math.ceil(half / step)
     points += points % 2
     # The inverse transform of the periodic density, at the middle of its period.

@@ -37,8 +37,7 @@ class Popularity:
 
 def popularity(counts: Float64Array, *, noise_std: float) -> Popularity:
     """Posterior of the true counts under a common prior, which is estimated from all noisy counts by EM."""
-    top = max(float(counts.max()), 2.0)
-    grid = np.geomspace(1.0, top, _GRID)
+    grid = np.geomspace(1.0, max(float(counts.max()), 2.0), _GRID)
     cell = np.maximum(0.5 * np.gradient(grid), 0.5)  # spread of the true counts that one grid point stands for
     spread = np.hypot(noise_std, cell)
     likelihood = normal_likelihood(counts[:, None], grid, spread)

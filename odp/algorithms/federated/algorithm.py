@@ -91,8 +91,7 @@ class TaskAlgorithm(Diagnosed):
 
         planned: list[tuple[DeclaredRelease, ...]] = []
         for block in self.terms().blocks:
-            releases = update_query(upload_of(block.grid, len(planned))).releases
-            planned += [releases] * block.rounds
+            planned += [update_query(upload_of(block.grid, len(planned))).releases] * block.rounds
         return planned
 
     def population(self) -> Population[Any]:

@@ -50,8 +50,7 @@ class FederatedServer:
           StateError: ``state`` is not of this task.
         """
         round, vectors, clip = self._unpacked(state)
-        rows = vectors[0].astype(np.float32)[:, None]
-        tables = [TableValues(PARAMETERS, rows, keyed=False)]
+        tables = [TableValues(PARAMETERS, vectors[0].astype(np.float32)[:, None], keyed=False)]
         if clip is not None:
             tables.append(TableValues(CLIP, np.full((1, 1), clip.clip, dtype=np.float32), keyed=False))
         return ModelVersion(round, tuple(tables))

@@ -27,8 +27,7 @@ class SearchState:
 
     def after(self, terms: Terms, counts: Float64Array) -> SearchState:
         """What is known after a round released ``counts``, float64 [size]."""
-        least = terms.threshold * terms.grid.noise_std
-        heavy_cells = np.flatnonzero(counts >= least)
+        heavy_cells = np.flatnonzero(counts >= terms.threshold * terms.grid.noise_std)
         heavy_cells = heavy_cells[np.argsort(-counts[heavy_cells], kind="stable")]
         prefixes: list[tuple[int, ...]] = []
         words = list(self.words)

@@ -173,8 +173,7 @@ class ImplicitDPAM:
         """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""
         from odp.algorithms.release import sampling_of
 
-        resolved = self.resolve(definition.model, definition.privacy, sampling_of(definition, 0))
-        definition.dpam.CopyFrom(resolved)
+        definition.dpam.CopyFrom(self.resolve(definition.model, definition.privacy, sampling_of(definition, 0)))
 
     def resolve(
         self,

@@ -78,8 +78,7 @@ class TaskAlgorithm(LocalReports):
 
         terms = self.terms()
         numbers, usable = terms.words.numbers(users.texts)
-        seeds = users.user_keys.astype(np.uint64)
-        chosen_rows = chosen(users.users(), usable, seeds)
+        chosen_rows = chosen(users.users(), usable, users.user_keys.astype(np.uint64))
         words, counts = np.unique(numbers[chosen_rows[chosen_rows >= 0]], axis=0, return_counts=True)
         order = np.argsort(-counts, kind="stable")[: terms.prefixes]
         word_counts = {terms.words.text(words[place].tolist()): float(counts[place]) for place in order.tolist()}

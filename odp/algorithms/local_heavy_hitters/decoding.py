@@ -75,8 +75,7 @@ def _extended(terms: Terms, prefixes: Int64Array, depth: int) -> tuple[Int64Arra
     for place in range(prefixes.shape[1], depth):
         going = np.ones(len(prefixes), dtype=np.bool_) if place == 0 else prefixes[:, -1] != END
         # A word has one character at least.
-        first = 1 if place == 0 else 0
-        options = np.arange(first, terms.words.base)
+        options = np.arange(1 if place == 0 else 0, terms.words.base)
         longer = np.repeat(prefixes[going], len(options), axis=0)
         longer = np.column_stack((longer, np.tile(options, int(going.sum()))))
         over = np.column_stack((prefixes[~going], np.full(int((~going).sum()), END)))

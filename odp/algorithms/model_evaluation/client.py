@@ -245,8 +245,7 @@ class EvaluationClient(ProgramClient):
             terms, terms.vectors(slices.dense), lambda places: (features[places], targets[places]),
             terms.model.tested, self._train, counts=counts, seeds=seeds,
         )  # fmt: skip
-        steps = quantise_rows(terms.grid, values, round=round, seeds=seeds)
-        return steps[0].astype(NUMBER).tobytes(), b""
+        return quantise_rows(terms.grid, values, round=round, seeds=seeds)[0].astype(NUMBER).tobytes(), b""
 
     def _train(
         self,

@@ -70,8 +70,7 @@ class Terms:
             events = EventsTerms.of(query, aggregates=tuple(AGGREGATES))
             parts.append(Part(query.name, query.table, column, kind, offset, scale, events))
             offset += kind.size
-        grid = Grid.of(message.dense, definition.cohort, size=offset)
-        return cls(tuple(parts), grid)
+        return cls(tuple(parts), Grid.of(message.dense, definition.cohort, size=offset))
 
     @property
     def reads(self) -> dict[str, tuple[str, ...]]:

@@ -123,8 +123,7 @@ class Database:
         plain = records.plain_rows(rows)
         padded, cap = records.build(plain, table_sha256)
         shape = Shape(len(plain), plain.shape[1], keys, seed, table_sha256, cap)
-        layout = shape.layout
-        cells = layout.cells(np.arange(shape.rows))
+        cells = shape.layout.cells(np.arange(shape.rows))
         share_bits = 8 * _share_bytes(shape)
         return cls(
             shape,

@@ -90,8 +90,7 @@ class MaskSum:
 
     def add(self, payloads: Sequence[bytes]) -> None:
         """Subtracts the masks of checked payloads."""
-        seeds = [payload[:SEED_BYTES] for payload in payloads]
-        keystream.add_masks(self._total, minus=seeds, info=self._info)
+        keystream.add_masks(self._total, minus=[payload[:SEED_BYTES] for payload in payloads], info=self._info)
         self.count += len(payloads)
 
     def totals(self) -> dict[str, Int64Array]:

@@ -215,8 +215,7 @@ class Server:
         """Takes a survivor's signature under the list of survivors."""
         self._require(number, agreement.session)
         signed = survivors_bytes(self._session.id, self._announced.shared, self._announced.survivors)
-        identity = self._session.adverts[number].identity
-        verify(identity, agreement.signature, domains.SECAGG_SURVIVORS, signed)
+        verify(self._session.adverts[number].identity, agreement.signature, domains.SECAGG_SURVIVORS, signed)
         with self._at(Stage.AGREEMENTS):
             if number not in self._alive:
                 raise PrivacyError(f"client {number} is not among the survivors")

@@ -282,5 +282,4 @@ def _derived(
     if numbers[0] > numbers[1]:
         numbers, keys = numbers[::-1], keys[::-1]
     pair = b"".join(number.to_bytes(_NUMBER_BYTES, "big") for number in numbers) + b"".join(keys)
-    info = domain + session.id + pair
-    return HKDF(hashes.SHA256(), length=SECRET_BYTES, salt=None, info=info).derive(shared)
+    return HKDF(hashes.SHA256(), length=SECRET_BYTES, salt=None, info=domain + session.id + pair).derive(shared)

@@ -211,8 +211,7 @@ def _spec(name: str, tensor: Any) -> TensorSpec:
     _, *shape = tensor.shape
     if None in shape:
         raise ConfigurationError(f"Expected the shape of {tensor.name!r} to be known (got {tuple(tensor.shape)})")
-    dtype = "int32" if "int" in str(tensor.dtype) else "float32"
-    return TensorSpec(name, tuple(shape), dtype)
+    return TensorSpec(name, tuple(shape), "int32" if "int" in str(tensor.dtype) else "float32")
 
 
 def _target(loss: _Loss, prediction: TensorSpec) -> TensorSpec:

@@ -315,8 +315,7 @@ def inputs_of(program: Program, features: npt.NDArray[np.generic]) -> list[Array
     """
     arrays, begin = [], 0
     for spec in program.features:
-        part = features[:, begin : begin + spec.size].reshape(-1, *spec.shape)
-        arrays.append(_as_dtype(part, spec.dtype))
+        arrays.append(_as_dtype(features[:, begin : begin + spec.size].reshape(-1, *spec.shape), spec.dtype))
         begin += spec.size
     return arrays
 
@@ -327,5 +326,4 @@ def targets_of(program: Program, targets: Float32Array) -> Array:
 
 
 def _as_dtype(values: npt.NDArray[Any], dtype: str) -> Array:
-    whole = np.rint(values) if dtype == "int32" else values
-    return np.ascontiguousarray(whole, dtype=dtype)
+    return np.ascontiguousarray(np.rint(values) if dtype == "int32" else values, dtype=dtype)

@@ -245,8 +245,7 @@ def _signature(tensor: Any) -> list[int]:
 
 
 def _name(tensor: Any) -> str:
-    name = (tensor.Name() or b"?")[:80].decode("ascii", "replace")
-    return repr(name)
+    return repr((tensor.Name() or b"?")[:80].decode("ascii", "replace"))
 
 
 def _upto(count: int, most: int) -> range:

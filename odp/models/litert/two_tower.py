@@ -112,8 +112,7 @@ class TwoTower:
 
     def item_vectors(self) -> Float32Array:
         """The vector of every item, float32 [items, width]: what is published for inference."""
-        numbers = np.arange(self.items)[:, None]
-        return np.concatenate([_called(self.item, [part]) for part in _parts(numbers)])
+        return np.concatenate([_called(self.item, [part]) for part in _parts(np.arange(self.items)[:, None])])
 
     def user_vectors(self, *features: npt.ArrayLike) -> Float32Array:
         """The vectors of users by the inputs of ``user``, [n, ..] each: float32 [n, width].

@@ -341,8 +341,7 @@ class Services:
                 wait(child)
             self.write_reference_values()
             self.pin_log()
-            server = self.start_child("server", self._listen.server)
-            wait(server)
+            wait(self.start_child("server", self._listen.server))
         except BaseException:
             self.stop()
             raise

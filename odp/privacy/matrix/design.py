@@ -109,8 +109,7 @@ def _toeplitz_cost(coefficients: Float64Array, weights: Float64Array) -> tuple[f
     from scipy.signal import lfilter
 
     rounds, bands = len(weights), len(coefficients)
-    step = np.ones(rounds)
-    series = lfilter([1.0], coefficients, step)
+    series = lfilter([1.0], coefficients, np.ones(rounds))
     weighted = weights * series
     adjoint = lfilter([1.0], coefficients, weighted[::-1])[::-1]
     squares, error = float(coefficients @ coefficients), float(weighted @ series)
@@ -145,8 +144,7 @@ def blt(allowed: Participation, *, buffers: int = 4, error: Error = Error.WORST)
         return 2.0 * float(np.log(moved)) + float(np.log(weights @ np.square(prefix)))
 
     slow = 1.0 - decays
-    start = np.concatenate((np.log(scales), np.log(slow / (1.0 - slow))))
-    solution = _least_without_gradient(cost, start)
+    solution = _least_without_gradient(cost, np.concatenate((np.log(scales), np.log(slow / (1.0 - slow)))))
     scales, decays = parts(solution)
     return BufferedMatrix(scales.tolist(), decays.tolist(), rounds)
 
@@ -179,8 +177,7 @@ def _least(
     from scipy.optimize import minimize
 
     options = {"maxiter": _MOST_STEPS, "maxfun": 4 * _MOST_STEPS, "ftol": tolerance}
-    solution = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return _finite(solution.x)
+    return _finite(minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x)
 
 
 def _least_without_gradient(cost: Callable[[Float64Array], float], start: Float64Array) -> Float64Array:

@@ -229,8 +229,7 @@ def of_disjoint_columns(squares: Sequence[int], allowed: Participation) -> int:
     for _ in range(allowed.largest):
         after = [0] * (allowed.rounds + 1)
         for place, square in enumerate(squares, start=1):
-            before = best[max(0, place - allowed.separation)]
-            after[place] = max(after[place - 1], before + square)
+            after[place] = max(after[place - 1], best[max(0, place - allowed.separation)] + square)
         best = after
     return best[-1]
 

@@ -320,8 +320,7 @@ def simulate(
     left_out = evaluation.left_out(split)
     features = task.public_matrix
     server = algorithm.server(item_features=features)
-    chosen = engine or current() or LocalEngine()
-    summing = chosen.sums(task, split.train, seeds)
+    summing = (engine or current() or LocalEngine()).sums(task, split.train, seeds)
     state = server.start()
     rounds: list[RoundResult] = []
     totals: list[NoisyTotals] = []

@@ -72,8 +72,7 @@ class Contest:
 
 def _dpam(task: Task, split: Split, seed: int) -> Outcome:
     run = simulate(task, split, seed=seed)
-    predicted = DpamPopulation(task.definition()).predict(run.model, run.history, split.test)
-    return Outcome.of(predicted, split.test)
+    return Outcome.of(DpamPopulation(task.definition()).predict(run.model, run.history, split.test), split.test)
 
 
 def _private(of: Callable[..., Outcome]) -> Score:

@@ -137,8 +137,7 @@ def centroids_of(points: Float64Array, count: int, *, seed: int) -> Float64Array
 
     The start is a function of ``seed``; a centroid that loses all its points moves to the point that is worst served.
     """
-    first = _spread(len(points), count, seed)
-    centroids = points[first].copy()
+    centroids = points[_spread(len(points), count, seed)].copy()
     for _ in range(_ITERATIONS):
         nearest, distance = _nearest(points, centroids)
         sizes = np.bincount(nearest, minlength=count)

@@ -72,8 +72,7 @@ def begin(connection: Connection, guest: Guest, finish: Callable[[EnclaveIdentit
     """
     try:
         identity = _identity(connection, guest)
-        ready = finish(identity)
-        connection.send(0, EnclaveReply(ready=ready))
+        connection.send(0, EnclaveReply(ready=finish(identity)))
     except OdpError as error:
         with contextlib.suppress(StateError):  # without a host, the report is not needed
             connection.send(0, EnclaveReply(failure=failure_of(error)))

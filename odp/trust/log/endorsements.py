@@ -114,8 +114,7 @@ def open_endorsement(entry: EndorsementEntry) -> Endorsement:
         ConfigurationError: the statement is malformed.
         SignatureError: the signature is not by the key that it names.
     """
-    values = _read(entry.statement, _KINDS)
-    endorsement = Endorsement(**values)
+    endorsement = Endorsement(**_read(entry.statement, _KINDS))
     verify(bytes.fromhex(endorsement.endorser), entry.signature, domains.ENDORSEMENT, entry.statement)
     return endorsement
 

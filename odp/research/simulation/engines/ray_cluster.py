@@ -282,8 +282,7 @@ def _partial(task: Task, part: Part, selected: Int64Array | None, broadcast: Mod
     users, seeds = part.users, part.seeds
     if selected is not None:
         users, seeds = users.select_users(selected), seeds[selected]
-    sums = _population(task).contribute(broadcast, users, round=round, seeds=seeds)
-    return dict(sums), _used()
+    return dict(_population(task).contribute(broadcast, users, round=round, seeds=seeds)), _used()
 
 
 def _population(task: Task) -> Population[Any]:

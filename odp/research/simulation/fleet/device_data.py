@@ -71,8 +71,7 @@ class DeviceData:
         if self.ratings is not None:
             fill_ratings(store, self.ratings, device, keys=self._keys, filled_from=filled_from)
         elif self.examples is not None:
-            columns = self.examples.user(device)
-            store.fill_examples(columns, filled_from=filled_from, time=time)
+            store.fill_examples(self.examples.user(device), filled_from=filled_from, time=time)
         elif self.events is not None:
             for service, kind in sorted({(event.service, event.type) for event in self.events[device]}):
                 rows = [event.data for event in self.events[device] if (event.service, event.type) == (service, kind)]

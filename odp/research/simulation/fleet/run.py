@@ -177,8 +177,7 @@ def run_fleet(
     with contextlib.ExitStack() as stack:
         services = stack.enter_context(Services(root, policy=_policy(fleet, test_noise, seed), admission=OPEN))
         report(f"services at {services.server_address}, over TLS")
-        connection = stack.enter_context(connect(services.server_address, state=root))
-        handle = connection.submit(fleet.task)
+        handle = stack.enter_context(connect(services.server_address, state=root)).submit(fleet.task)
         shards = shards_of(services, fleet, handle, root=root, folder=folder, hosts=hosts, timeout=timeout)
         workers = [_worker(services, number, shard) for number, shard in enumerate(shards)]
         for worker in workers:

@@ -133,8 +133,7 @@ class Builder:
 def compiled(source: bytes, file: str) -> bytes:
     """The code of a module, whose tracebacks name ``file``."""
     try:
-        code = compile(source, file, "exec", dont_inherit=True, optimize=0)
-        return marshal.dumps(code, _MARSHAL_VERSION)
+        return marshal.dumps(compile(source, file, "exec", dont_inherit=True, optimize=0), _MARSHAL_VERSION)
     except (SyntaxError, ValueError) as error:
         raise ConfigurationError(
             f"Cannot build an image with {file} on Python {sys.version.split()[0]}: {error}; Python 3.11 to 3.13 can"
