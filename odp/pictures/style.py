@@ -201,12 +201,12 @@ def figure(
       layout: more arguments of ``Figure.subplots``, such as ``height_ratios`` or ``sharex``.
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with _settings():
-        made = Figure(figsize=(width, height), layout="constrained")
+        engine = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.03)
+        made = Figure(figsize=(width, height), layout=engine)
         panels = made.subplots(rows, columns, squeeze=False, **layout)
-    engine: Any = made.get_layout_engine()
-    engine.set(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.03)
     return made, list(panels.flat)
 
 
@@ -326,8 +326,9 @@ def spread(wanted: Sequence[float], gap: float, *, low: float, high: float) -> F
 def settle(picture: Figure) -> None:
     """Moves labels of lines apart, now that the sizes of all panels are known."""
     _plain_text(picture)
+    engine: Any = picture.get_layout_engine()
     with _any_sign():
-        picture.draw_without_rendering()
+        engine.execute(picture)
     for panel in picture.axes:
         labels: list[Any] = [text for text in panel.texts if text.get_label() == _DIRECT]
         if not labels:
