@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from syntax import statements
 
 ROOT = Path(__file__).parents[1]
 SERVICES = ("device_runtime", "distributor", "server", "trusted_aggregator")
@@ -41,7 +42,7 @@ def imports(root: Path) -> Graph:
 
 
 def _named(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from syntax import statements
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("odp", "device_runtime", "distributor", "server", "trusted_aggregator", "benchmarks", "examples", "tools")
@@ -57,7 +58,7 @@ def modules() -> list[Path]:
 
 def large_constructors(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """(class, arguments of its constructor) of every class that takes too many."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.ClassDef):
             arguments = _arguments(node)
             if arguments > MOST_ARGUMENTS:
@@ -66,7 +67,7 @@ def large_constructors(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def large_functions(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """(function, its arguments) of every function and method that takes too many, constructors apart."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "__init__":
             arguments = _taken(node)
             if arguments > MOST_ARGUMENTS:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeGuard
@@ -105,7 +107,11 @@ def _is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
 
 def named(path: Path, words: frozenset[str]) -> list[str]:
     """Where a file names an algorithm."""
-    tree = ast.parse(path.read_text(), filename=str(path))
+    text = path.read_text()
+    # What a file does not spell, it does not name: Python reads letters of other forms as their plain ones.
+    if words.isdisjoint(re.findall(r"\w+", unicodedata.normalize("NFKC", text))):
+        return []
+    tree = ast.parse(text, filename=str(path))
     return [f"{path.relative_to(ROOT)}:{line}: {name}" for line, name in _names(tree) if name in words]
 
 
