@@ -26,7 +26,7 @@ from odp.research.simulation.engine import simulate
 from odp.research.simulation.methods import contest_for
 from odp.research.simulation.presets import preset_task
 
-USERS, ITEMS, TOWNS = 1500, 120, 6
+USERS, ITEMS, TOWNS = 1000, 120, 6
 
 
 @pytest.fixture(scope="module")
