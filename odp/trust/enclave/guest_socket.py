@@ -51,23 +51,15 @@ class SocketGuest:
         self._connection = connection
         self._lock = threading.Lock()
         told = self._call("launched")
-        self._policy = bytes.fromhex(told["policy"])
-        self._image_digest = str(told["image_digest"])
-
-    @property
-    def policy(self) -> bytes:
-        return self._policy
-
-    @property
-    def image_digest(self) -> str:
-        return self._image_digest
+        self.policy = bytes.fromhex(told["policy"])
+        self.image_digest = str(told["image_digest"])
 
     def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
         self._call("bind_keys", hpke_public=hpke_public.hex(), signing_public=signing_public.hex())
 
     def evidence(self, nonce: bytes) -> Evidence:
         found = self._call("evidence", nonce=nonce.hex())
-        return Evidence(found["token"], self._policy, found["event_log"].encode("ascii"))
+        return Evidence(found["token"], self.policy, found["event_log"].encode("ascii"))
 
     def sealing_key(self) -> bytes:
         return bytes.fromhex(self._call("sealing_key"))

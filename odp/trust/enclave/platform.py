@@ -66,21 +66,13 @@ class EmulatedGuest:
     """One launched enclave; implements ``Guest``. Made by ``EmulatedPlatform.launch``."""
 
     def __init__(self, platform: EmulatedPlatform, *, image_digest: str, policy: bytes, name: str, debug: bool) -> None:
-        self._platform, self._image_digest, self._policy = platform, image_digest, policy
+        self._platform, self.image_digest, self.policy = platform, image_digest, policy
         self._name, self._debug = name, debug
         self._lock = threading.Lock()
         self._keys: tuple[bytes, bytes] | None = None
         self._registers = Registers()
         self._registers.extend("configuration", f"policy {hashlib.sha256(policy).hexdigest()}")
         self._registers.extend("configuration", f"debug {'on' if debug else 'off'}")
-
-    @property
-    def policy(self) -> bytes:
-        return self._policy
-
-    @property
-    def image_digest(self) -> str:
-        return self._image_digest
 
     def bind_keys(self, *, hpke_public: bytes, signing_public: bytes) -> None:
         for what, key in (("hpke_public", hpke_public), ("signing_public", signing_public)):
@@ -112,23 +104,23 @@ class EmulatedGuest:
             hardware_model=EMULATED_HARDWARE,
             software_name=f"odp-{self._name}",
             emulated=True,
-            image_digest=self._image_digest,
+            image_digest=self.image_digest,
             registers=registers,
-            report_data=report_data(nonce=nonce, hpke_key=hpke_key, signing_key=signing_key, policy=self._policy),
+            report_data=report_data(nonce=nonce, hpke_key=hpke_key, signing_key=signing_key, policy=self.policy),
             hpke_key=hpke_key,
             signing_key=signing_key,
         )
-        return Evidence(self._platform.sign(claims), self._policy, event_log)
+        return Evidence(self._platform.sign(claims), self.policy, event_log)
 
     def sealing_key(self) -> bytes:
-        return self._platform.sealing_key(self._image_digest, debug=self._debug)
+        return self._platform.sealing_key(self.image_digest, debug=self._debug)
 
     def counter(self, name: str) -> MonotonicCounter:
         return self._platform.counter(name)
 
     @property
     def slots(self) -> EmulatedSlots:
-        return self._platform.slots(self._image_digest, debug=self._debug)
+        return self._platform.slots(self.image_digest, debug=self._debug)
 
     def extend(self, event: str) -> None:
         self.extend_register("runtime", event)
