@@ -26,7 +26,6 @@ from odp._system.sandbox.seccomp import CallList
 
 #: Rights below a path, for ``landlock``.
 READ = 1 << 0 | 1 << 2 | 1 << 3  # execute (for libraries that are loaded), read a file, list a folder
-WRITE = 1 << 1
 EVERYTHING = (1 << 15) - 1  # but for calls of devices
 
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4

@@ -142,16 +142,6 @@ class ParticipationRecord:
         copy.record(round, users)
         return copy
 
-    @property
-    def observed_most(self) -> int:
-        """The most rounds that any user was in; 0 before the first. It is about users: to be charged if published."""
-        return max((count for count, _, _ in self._users.values()), default=0)
-
-    @property
-    def observed_separation(self) -> int | None:
-        """The least distance of two rounds of one user, as secret as that; None where nobody came twice."""
-        return min((least for _, _, least in self._users.values() if least), default=None)
-
     def to_bytes(self) -> bytes:
         """Everything, in an order that tells nothing but the pseudonyms'."""
         rule = self.allowed

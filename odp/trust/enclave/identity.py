@@ -25,7 +25,6 @@ class EnclaveIdentity:
         self.guest = guest
         self.image_digest = guest.image_digest
         self.policy = policy
-        self.policy_bytes = guest.policy
         self.hpke = hpke
         self.signing = signing
         self.sealing_key = guest.sealing_key()

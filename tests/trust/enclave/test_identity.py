@@ -89,7 +89,7 @@ def test_evidence_binds_the_keys_the_image_the_policy_and_the_nonce(platform: Em
         allow_emulated=True,
     )
 
-    def check(nonce: bytes = NONCE, policy: bytes = identity.policy_bytes):
+    def check(nonce: bytes = NONCE, policy: bytes = identity.guest.policy):
         evidence = identity.evidence(NONCE)
         return verify_evidence(
             token=evidence.token, policy=policy, event_log=evidence.event_log, nonce=nonce, role="aggregator",
