@@ -92,7 +92,7 @@ class RandomSource(threading.local):
             self._used += count
             return words
         rest = count - left
-        fresh = np.frombuffer(self._stream.update(bytes(8 * max(rest, _BUFFER))), dtype="<u8")
+        fresh = self._stream_words(max(rest, _BUFFER))
         words = np.concatenate((self._words[self._used :], fresh[:rest])) if left else fresh[:rest]
         # A large request leaves no view of it behind: the buffer keeps what is left alone.
         self._words, self._used = (fresh, rest) if rest < _BUFFER else (fresh[:0], 0)
@@ -207,6 +207,9 @@ class RandomSource(threading.local):
         self._process = os.getpid()
         self._stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
         self._words, self._used = self._words[:0], 0
+
+    def _stream_words(self, count: int) -> UInt64Array:
+        return np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8")
 
     def _laplace_candidates(self, scale: int, count: int) -> Int64Array:
         """What is accepted of ``count`` candidates: independent of each other, so that any first ones may be taken."""
