@@ -234,8 +234,7 @@ def _by_label(
 ) -> np.typing.NDArray[np.int64]:
     """Deals examples that are sorted by label: as many shards per user as ``kinds``."""
     order = np.argsort(labels, kind="stable")
-    users = int(owners[-1]) + 1
-    shards = np.array_split(order, users * kinds)
+    shards = np.array_split(order, (int(owners[-1]) + 1) * kinds)
     dealt = np.empty(len(labels), dtype=np.int64)
     for place, shard in enumerate(generator.permutation(len(shards))):
         dealt[shards[int(shard)]] = place // kinds

@@ -135,8 +135,7 @@ def dp_covariance(
     noise = RoundedNormals(seed, 0)
     means, counts = item_means(train, events, bound=bound, seed=seed, spread=0.125, noise=noise)
     head_items = np.sort(np.argsort(-counts, kind="stable")[:head])
-    exact = _outer_products(_vectors(train, means)[:, head_items])
-    released = _noised(exact, noise_std, noise)
+    released = _noised(_outer_products(_vectors(train, means)[:, head_items]), noise_std, noise)
     head_rows = unit * _rows(released, counts[head_items], train.n_users, noise_std=noise_std)
     rows = np.zeros((train.n_items, head_rows.shape[1]))
     rows[head_items] = head_rows

@@ -125,8 +125,7 @@ class DpamPopulation:
                     yield users + block.users.start, userside.counted(self._terms, batch.items, batch.mask)
                     continue
                 local = userside.solve(self._terms, batch, _ridges(broadcast), rank=rank)
-                sent = userside.contributions(self._terms, batch, local, round=round)
-                yield users + block.users.start, sent
+                yield users + block.users.start, userside.contributions(self._terms, batch, local, round=round)
 
     def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:
         """Predictions float64 [targets.n_ratings], personalised on all of ``history``; not clamped.
@@ -134,12 +133,7 @@ class DpamPopulation:
         Raises:
           DataError: sizes do not fit the task, or the two data sets have different users.
         """
-        self._check(history)
-        self._check(targets)
-        if history.n_users != targets.n_users:
-            raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
-        broadcast = userside.usable(self._terms, broadcast)
-        rank = self._terms.rank if broadcast.version >= FIRST_FACTOR_ROUND else 0
+        broadcast, rank = self._usable_for(broadcast, history, targets)
         predicted = np.empty(targets.n_ratings)
         kernels = self._kernels
         model = None if kernels is None else _Model.of(self._terms, kernels, broadcast, broadcast.version, rank)
@@ -183,12 +177,7 @@ class DpamPopulation:
         Raises:
           DataError: as ``predict``.
         """
-        self._check(history)
-        self._check(targets)
-        if history.n_users != targets.n_users:
-            raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
-        broadcast = userside.usable(self._terms, broadcast)
-        rank = self._terms.rank if broadcast.version >= FIRST_FACTOR_ROUND else 0
+        broadcast, rank = self._usable_for(broadcast, history, targets)
         table, out = broadcast.keyed.rows, np.empty((len(levels), targets.n_ratings))
         for block in self._blocks(history, rank):
             wanted = self._block_of(targets, block.users.start, block.users.stop)
@@ -230,6 +219,15 @@ class DpamPopulation:
             _, place = wanted.part(user, user + 1)
             rows = table[wanted.items[place]].astype(np.float64)
             out[place] = userside.smooth_predictions(terms, block.alone(user, table), ridges, rows)
+
+    def _usable_for(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> tuple[ModelVersion, int]:
+        """(the model, columns of its factors) to predict ``targets`` with; 0 before there are factors."""
+        self._check(history)
+        self._check(targets)
+        if history.n_users != targets.n_users:
+            raise DataError(f"Expected as many users in history as in targets: {history.n_users} and {targets.n_users}")
+        usable = userside.usable(self._terms, broadcast)
+        return usable, self._terms.rank if usable.version >= FIRST_FACTOR_ROUND else 0
 
     def _check(self, ratings: Ratings, seeds: npt.NDArray[np.uint64] | None = None) -> None:
         if ratings.n_items != self._terms.items:

@@ -95,8 +95,7 @@ class Layout:
         assigned = _matching(cells[:, :, 0].tolist(), self.buckets)
         places = np.zeros(self.buckets, dtype=np.int64)
         buckets = np.flatnonzero(assigned >= 0)
-        owners = assigned[buckets]
-        places[buckets] = cells[owners, buckets // self.per_table, 1]
+        places[buckets] = cells[assigned[buckets], buckets // self.per_table, 1]
         return assigned, places
 
     def _round_tables(self, seed: bytes, table: int) -> list[Int64Array]:

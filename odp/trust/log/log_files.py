@@ -187,8 +187,7 @@ class LogFiles(Closing):
 
     def node(self, level: int, place: int) -> bytes:
         """Hash of a complete subtree."""
-        start = merkle.HASH_BYTES * merkle.position(level, place)
-        return _read(self._hashes_file, start, merkle.HASH_BYTES)
+        return _read(self._hashes_file, merkle.HASH_BYTES * merkle.position(level, place), merkle.HASH_BYTES)
 
     def inclusion_proof(self, index: int, size: int) -> list[bytes]:
         """See ``merkle.inclusion_proof``; ``size`` is at most the log's."""

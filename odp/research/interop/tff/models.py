@@ -116,8 +116,7 @@ def _functional(model: Any) -> _Traced:
 
     def predict(weights: Sequence[Any], x: Any) -> Any:
         packed = tf.nest.pack_sequence_as(trainable, list(weights))
-        constants = tf.nest.map_structure(tf.constant, fixed)
-        return model.predict_on_batch((packed, constants), x, True)
+        return model.predict_on_batch((packed, tf.nest.map_structure(tf.constant, fixed)), x, True)
 
     weights = tf.nest.flatten(trainable)
     return _Traced(weights, len(weights), (), model.input_spec, predict, model.loss)
