@@ -41,8 +41,7 @@ from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.datasets import Ratings
 from odp.errors import ServiceError
 from odp.models.matrix_factorization import MatrixFactorization
-from odp.operations.local.processes import ODP, Child
-from odp.operations.local.processes import Services as Programs
+from odp.operations.local.processes import ODP, Child, Services as Programs
 from odp.protocol.terms import Cohort, UserLevelDP
 from odp.services.connection import TaskHandle, connect
 from odp.tasks.task import Task

@@ -28,8 +28,7 @@ from odp.crypto.secure_aggregation.client import Client
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
 from odp.transport.channel import CHUNK_BYTES, connect
-from odp.v1 import secagg_service_pb2, secagg_service_pb2_grpc
-from odp.v1 import secure_aggregation_pb2 as messages
+from odp.v1 import secagg_service_pb2, secagg_service_pb2_grpc, secure_aggregation_pb2 as messages
 
 _SECONDS = 300.0
 

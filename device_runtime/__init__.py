@@ -30,8 +30,7 @@ from device_runtime.store.retention import Retention, prune
 from device_runtime.store.schema import Participation, State
 from device_runtime.store.store import Store, store_path
 from device_runtime.tasks.charters import CharterMemory
-from odp.isolated import Event
-from odp.isolated import PastRequest as Request
+from odp.isolated import Event, PastRequest as Request
 
 __all__ = [
     "AppData",

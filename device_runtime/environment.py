@@ -20,11 +20,9 @@ from device_runtime.person.conditions import Conditions
 from device_runtime.person.limits import Limits
 from device_runtime.person.sensors import Sensors
 from device_runtime.round.examples import MadeExamples, most_asked
-from device_runtime.round.gate import FILE as GATE_FILE
-from device_runtime.round.gate import Gate, machine_sensors
+from device_runtime.round.gate import FILE as GATE_FILE, Gate, machine_sensors
 from device_runtime.store.keys import DESCRIPTOR, HostKey, host_key, no_keyring, os_keyring
-from device_runtime.store.retention import FILE as RETENTION_FILE
-from device_runtime.store.retention import Retention
+from device_runtime.store.retention import FILE as RETENTION_FILE, Retention
 from device_runtime.store.store import Store, store_path
 from device_runtime.tasks.local_assignment import Offered
 from odp._system.files.private_files import private_folder

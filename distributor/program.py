@@ -17,8 +17,7 @@ from pathlib import Path
 import grpc
 
 from distributor.interface import DISTRIBUTOR, ModelHeader, UnknownModel
-from distributor.leader import NAME as RETRIEVAL
-from distributor.leader import HelperClient, Leader, Replicator, leader_servicer
+from distributor.leader import NAME as RETRIEVAL, HelperClient, Leader, Replicator, leader_servicer
 from distributor.model_folders import ModelFolders
 from distributor.model_objects import ModelObjects
 from distributor.model_store import KEEP_DAYS, ModelStore, check_keep_days

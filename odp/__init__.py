@@ -15,12 +15,14 @@ from odp.errors import OdpError
 
 if TYPE_CHECKING:
     from device_runtime.sdk import Device, Learned, Limits
-    from odp import data as data
-    from odp import errors as errors
-    from odp import isolated as isolated
-    from odp import items as items
-    from odp import living as living
-    from odp import mechanisms as mechanisms
+    from odp import (
+        data as data,
+        errors as errors,
+        isolated as isolated,
+        items as items,
+        living as living,
+        mechanisms as mechanisms,
+    )
     from odp.algorithms.dpam.config import DPAM, RatingsData
     from odp.algorithms.dpftrl.config import DPFTRL
     from odp.algorithms.dpsgd.config import DPSGD

@@ -32,19 +32,16 @@ from odp.trust.log.log_files import LogFiles
 from odp.trust.log.released_values import VALUES, ReleasedValues
 from odp.v1 import catalogue_pb2_grpc, local_pb2_grpc, log_pb2_grpc, server_pb2_grpc, table_pb2_grpc
 from server.board import Addresses, Board
-from server.catalogues import NAME as CATALOGUE_NAME
-from server.catalogues import catalogue_servicer
+from server.catalogues import NAME as CATALOGUE_NAME, catalogue_servicer
 from server.clients import AggregatorClient, DistributorClient, IssuerClient, WitnessClient
 from server.distributors import Copy, Distributors
 from server.driver import Driver
 from server.fetched_values import FetchedValues
 from server.leading import Leads
 from server.local.desk import Desk
-from server.local.servicer import NAME as LOCAL_NAME
-from server.local.servicer import immediate, local_servicer
+from server.local.servicer import NAME as LOCAL_NAME, immediate, local_servicer
 from server.local.steps import LocalSteps
-from server.log_servicer import NAME as LOG_NAME
-from server.log_servicer import log_servicer
+from server.log_servicer import NAME as LOG_NAME, log_servicer
 from server.operator_token import OperatorToken
 from server.populations import Populations
 from server.replica import Follower, Replica, place_of
@@ -54,9 +51,14 @@ from server.steps import Parties
 from server.storage import Storage, TaskState
 from server.storage.postgresql import open_postgresql
 from server.storage.sqlite import open_sqlite
-from server.tables import FOLDER as TABLE_FOLDER
-from server.tables import NAME as TABLE_NAME
-from server.tables import TableBook, TableFiles, TablePublisher, table_servicer
+from server.tables import (
+    FOLDER as TABLE_FOLDER,
+    NAME as TABLE_NAME,
+    TableBook,
+    TableFiles,
+    TablePublisher,
+    table_servicer,
+)
 from server.token_keys import TokenKeys
 from server.transparency import KnownWitness, LogKeeper, read_witness
 from server.upkeep import tell_newest_releases

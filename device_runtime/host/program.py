@@ -26,19 +26,15 @@ from device_runtime.round.admission import Admission, attesters_of
 from device_runtime.round.computing_processes import ComputingProcesses
 from device_runtime.round.examples import MadeExamples
 from device_runtime.round.fixed_times import FixedTimes
-from device_runtime.round.gate import FILE as GATE_FILE
-from device_runtime.round.gate import Gate, machine_sensors
+from device_runtime.round.gate import FILE as GATE_FILE, Gate, machine_sensors
 from device_runtime.round.participation import Participant
 from device_runtime.round.verification import FOLDER, Records
 from device_runtime.rows.retrieval import Retrievals
 from device_runtime.rows.table_cache import TableCache
 from device_runtime.store.keys import at_rest, host_key, no_keyring, os_keyring
-from device_runtime.store.retention import FILE as RETENTION_FILE
-from device_runtime.store.retention import Retention
-from device_runtime.tasks.catalogues import FOLDER as CATALOGUES
-from device_runtime.tasks.catalogues import CatalogueMemory
-from device_runtime.tasks.charters import FILE as CHARTERS_FILE
-from device_runtime.tasks.charters import CharterMemory
+from device_runtime.store.retention import FILE as RETENTION_FILE, Retention
+from device_runtime.tasks.catalogues import FOLDER as CATALOGUES, CatalogueMemory
+from device_runtime.tasks.charters import FILE as CHARTERS_FILE, CharterMemory
 from odp import _validate
 from odp._system.files.state_folder import StateFolder, keep_out_of_git
 from odp.crypto.roster import read_roster

@@ -28,8 +28,7 @@ from typing import Protocol
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from odp._system.extras import advice as missing
-from odp._system.extras import is_installed
+from odp._system.extras import advice as missing, is_installed
 from odp._system.files.private_files import make_folders, read_private
 from odp._system.files.state_folder import state_errors, write_atomically
 from odp._system.posix import fcntl

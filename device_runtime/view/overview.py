@@ -13,8 +13,8 @@ from typing import Any
 
 from device_runtime.person.conditions import Reading
 from device_runtime.person.decisions import Person
-from device_runtime.person.ledger import ADJACENCY as OF_ANSWERS
 from device_runtime.person.ledger import (
+    ADJACENCY as OF_ANSWERS,
     MECHANISM,
     Answered,
     Charged,

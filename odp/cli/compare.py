@@ -59,8 +59,7 @@ def compare(
     from odp import _validate
     from odp.algorithms.experiment import NamedData
     from odp.datasets.splitting import TimeCut, time_split
-    from odp.research.simulation.comparing import TUNED, chosen_rows, comparison_rows, draw_comparison
-    from odp.research.simulation.comparing import compare as run
+    from odp.research.simulation.comparing import TUNED, chosen_rows, compare as run, comparison_rows, draw_comparison
     from odp.research.simulation.inputs import notes
 
     _validate.integer(seeds=seeds, low=1, high=1000)

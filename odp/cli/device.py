@@ -350,6 +350,7 @@ def recommend(
         Enclaves,
         Lookup,
         PinnedAddresses,
+        Services as Clients,
         Store,
         TableCache,
         catalogue_memory,
@@ -358,12 +359,11 @@ def recommend(
         indexed_model,
         log_guard,
         newest_model,
+        recommend as best_items,
         recommend_candidates,
         recommend_indexed,
         store_path,
     )
-    from device_runtime import Services as Clients
-    from device_runtime import recommend as best_items
     from odp.datasets.item_texts import ItemTitles
     from odp.models.side_prior import SidePrior
     from odp.trust.enclave.reference_values import ReferenceValues

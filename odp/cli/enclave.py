@@ -140,8 +140,7 @@ def reference_values(
 
     The command computes digests and policies from the installed code and the options, without a running service.
     """
-    from odp.operations.local.log_setup import accepting_both
-    from odp.operations.local.log_setup import reference_values as values_of
+    from odp.operations.local.log_setup import accepting_both, reference_values as values_of
     from odp.transport.tls import read_ca
     from odp.trust.enclave.policy import EnclavePolicy
     from odp.trust.enclave.reference_values import ReferenceValues

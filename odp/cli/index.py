@@ -50,8 +50,7 @@ def difference(
 ) -> None:
     """Write what turns one index into another: the same file for every device."""
     from odp._system.files.state_folder import write_atomically
-    from odp.serving.difference import described
-    from odp.serving.difference import difference as made
+    from odp.serving.difference import described, difference as made
     from odp.serving.index_file import open_index
 
     data = made(open_index(old), open_index(new))
@@ -105,8 +104,7 @@ def neighbours(
     from rich.table import Table
 
     from odp.datasets.item_texts import ItemTitles, NamedItems
-    from odp.pictures.page import document, heading, paragraph
-    from odp.pictures.page import table as page_table
+    from odp.pictures.page import document, heading, paragraph, table as page_table
     from odp.serving.index_file import open_index
     from odp.serving.neighbours import neighbours as nearest
     from odp.serving.ranking import IndexedModel

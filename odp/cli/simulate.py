@@ -220,8 +220,7 @@ def _train(
     from odp.evaluation.comparison import spending, spending_table
     from odp.models.left_out import left_out_in_words
     from odp.models.warm_start import WarmStart
-    from odp.research.simulation.engine import RoundResult
-    from odp.research.simulation.engine import simulate as run
+    from odp.research.simulation.engine import RoundResult, simulate as run
     from odp.research.simulation.inputs import SIMULATION, count_note, notes, sampling_note
     from odp.research.simulation.record import plain, run_record, write_record
     from odp.research.simulation.report import render_html

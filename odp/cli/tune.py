@@ -53,8 +53,7 @@ def tune(
     from odp.errors import ConfigurationError
     from odp.privacy.accounting import epsilon as epsilon_of
     from odp.privacy.events import Event
-    from odp.research.simulation.tuning import PROXY, Trial
-    from odp.research.simulation.tuning import tune as run
+    from odp.research.simulation.tuning import PROXY, Trial, tune as run
 
     if data is not None and proxy is not None:
         raise ConfigurationError("Expected one of --proxy and --data, not both")

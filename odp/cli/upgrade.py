@@ -74,8 +74,7 @@ def upgrade(
     from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, measure
     from odp.trust.log.key_file import endorser_key as read_endorser
     from odp.trust.log.sources import LogServer
-    from trusted_aggregator.host.upgrading import PredecessorClient
-    from trusted_aggregator.host.upgrading import upgrade as take_over
+    from trusted_aggregator.host.upgrading import PredecessorClient, upgrade as take_over
 
     if images is not None and state is None:
         raise ConfigurationError("Expected --images with --state: `odp up` runs the images of its own installation")

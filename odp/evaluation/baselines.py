@@ -25,8 +25,7 @@ from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import DataError
 from odp.evaluation.noise import SeededNoise, noised
 from odp.evaluation.rating_ceilings import tuned_als
-from odp.evaluation.trials import Outcome, Predictor, Settings, tuned_rmse
-from odp.evaluation.trials import rmse as rmse
+from odp.evaluation.trials import Outcome, Predictor, Settings, rmse as rmse, tuned_rmse
 from odp.evaluation.users import chosen_entries
 from odp.numerics.arrays import Float64Array
 from odp.privacy.accounting import mu_for

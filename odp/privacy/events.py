@@ -22,9 +22,9 @@ from odp.privacy.local_events import (
     SHUFFLED,
     SHUFFLED_ADJACENCIES,
     SHUFFLED_KEYS,
+    LocalReport as LocalReport,
+    ShuffledReports as ShuffledReports,
 )
-from odp.privacy.local_events import LocalReport as LocalReport
-from odp.privacy.local_events import ShuffledReports as ShuffledReports
 
 GAUSSIAN = "gaussian"
 TRUNCATED_POISSON = "truncated_poisson_gaussian"

@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.privacy.events import Event
-from odp.privacy.ledger_events import LedgerEvent, charged
-from odp.privacy.ledger_events import from_json as event_from_json
+from odp.privacy.ledger_events import LedgerEvent, charged, from_json as event_from_json
 
 FORMAT = "odp-privacy-ledger-2"
 LINE_END = b"\n"

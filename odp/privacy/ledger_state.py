@@ -31,8 +31,7 @@ from typing import Any, NamedTuple
 from odp import _validate
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.privacy import accounting, budget_check
-from odp.privacy.events import Event, StreamRelease
-from odp.privacy.events import from_json as event_from_json
+from odp.privacy.events import Event, StreamRelease, from_json as event_from_json
 from odp.privacy.ledger_entry import FORMAT, NEXT, Budget, Entry, ReleaseState, canonical, entry_of, genesis
 from odp.privacy.ledger_events import CoveredRelease, LedgerEvent, charged
 

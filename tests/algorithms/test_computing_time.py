@@ -13,8 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from task_combinations import COMBINATIONS, Combination
 
 import odp

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.crypto.blind_rsa import EXPONENT, Blinding, PublicKey, blind, finalize
 from odp.crypto.blind_signer import BlindSigner, SigningFault

@@ -7,8 +7,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from odp.datasets import Ratings, Split, permutation_split, random_split, time_split

@@ -6,8 +6,7 @@ import codecs
 import dataclasses
 import json
 import os
-from datetime import UTC, datetime
-from datetime import time as time_of_day
+from datetime import UTC, datetime, time as time_of_day
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import odp
 from odp.datasets.example_files import examples_of_name

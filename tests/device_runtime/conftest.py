@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fixed_times import impatient_times
-from trust.enrolment.world import Clock, Developer
-from trust.enrolment.world import World as IssuerWorld
+from trust.enrolment.world import Clock, Developer, World as IssuerWorld
 
 import odp
 from device_runtime.host.provision import provision

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from algorithms.tracing import traced, tracing
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from distributor import scan
 from distributor.scan import ScannedTable, in_range

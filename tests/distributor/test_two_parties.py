@@ -11,8 +11,7 @@ import grpc
 import numpy as np
 import pytest
 from callers import program_identity
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from two_parties import METHODS, NOBODY, SECONDS, Parties, Recorder
 
 from device_runtime.network.addresses import PinnedAddresses

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from e2e.world import World
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import device_runtime
 import odp

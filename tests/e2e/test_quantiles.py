@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from e2e.test_statistics import seeds_of
 from e2e.world import World
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import odp
 from device_runtime.round import secagg

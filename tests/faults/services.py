@@ -31,8 +31,7 @@ from odp.privacy.ledger_entry import ReleaseState, entries_of
 from odp.privacy.ledger_state import LedgerHead
 from odp.trust.enclave.identity import EnclaveIdentity
 from odp.trust.enclave.platform import EmulatedPlatform
-from odp.trust.enrolment.storage import Grant, KeyRecord
-from odp.trust.enrolment.storage import Storage as IssuerStorage
+from odp.trust.enrolment.storage import Grant, KeyRecord, Storage as IssuerStorage
 from odp.trust.log import merkle
 from odp.trust.log.checkpoint import Checkpoint, sign_checkpoint
 from odp.trust.log.log_files import LogFiles

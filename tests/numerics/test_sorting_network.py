@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from algorithms.tracing import traced, tracing
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.numerics import sorting_network as network
 

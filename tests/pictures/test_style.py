@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from contrast import contrast
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from odp.errors import ConfigurationError, DataError
 from odp.pictures import charts, style

@@ -8,8 +8,7 @@ import sys
 
 import dp_accounting
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from mpmath.ctx_mp import MPContext
 
 from odp.errors import ConfigurationError, PrivacyError

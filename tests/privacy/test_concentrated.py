@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError
 from odp.privacy import accounting, concentrated, events

@@ -6,8 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, StateError
 from odp.privacy import accounting

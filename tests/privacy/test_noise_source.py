@@ -7,8 +7,7 @@ import inspect
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from odp.errors import ConfigurationError
 from odp.evaluation.noise import NoNoise, SeededNoise

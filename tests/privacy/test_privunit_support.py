@@ -22,8 +22,7 @@ from odp.privacy.mechanisms.categorical import UnaryEncoding
 from odp.privacy.mechanisms.privunit import LARGEST_EPSILON, PrivUnit, round_smoothly
 from odp.privacy.mechanisms.privunit_infinity import CLOSENESS, PrivUnitInfinity
 from odp.privacy.mechanisms.random_source import WHOLE, RandomSource
-from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON as CATEGORIES_EPSILON
-from odp.privacy.mechanisms.randomized_response import RandomizedResponse
+from odp.privacy.mechanisms.randomized_response import LARGEST_EPSILON as CATEGORIES_EPSILON, RandomizedResponse
 
 #: Epsilons at which one uniform of 52 bits cut 7e-5, 20 %, 99.5 % and all of the reports, and larger ones.
 CUT = [(100, 32.0), (100, 40.0), (100, 46.0), (100, 100.0), (1000, 300.0), (100_000, LARGEST_EPSILON)]

@@ -12,21 +12,17 @@ from callers import program_identity
 
 from distributor import enclave_process as distributor_enclave
 from distributor.helper_program import HelperConfig, start_helper
-from distributor.program import Config as DistributorConfig
-from distributor.program import start as start_distributor
+from distributor.program import Config as DistributorConfig, start as start_distributor
 from odp.crypto.note import Kind, NoteKey
 from odp.transport.logs import Log
 from odp.transport.tls import TlsIdentity
 from odp.trust.enclave.in_thread import InThread
 from odp.trust.enrolment.attesters.emulated import ROOT_FILE, EmulatedVendor
-from odp.trust.enrolment.issuer_program import Config as IssuerConfig
-from odp.trust.enrolment.issuer_program import start as start_issuer
+from odp.trust.enrolment.issuer_program import Config as IssuerConfig, start as start_issuer
 from odp.trust.log import witness
-from server.program import Config as ServerConfig
-from server.program import start as start_server
+from server.program import Config as ServerConfig, start as start_server
 from trusted_aggregator.enclave import process as aggregator_enclave
-from trusted_aggregator.host.program import Config as AggregatorConfig
-from trusted_aggregator.host.program import start as start_aggregator
+from trusted_aggregator.host.program import Config as AggregatorConfig, start as start_aggregator
 
 LISTEN = "127.0.0.1:0"
 _IMAGE = "sha384:" + "0" * 96

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trust.enrolment.world import Developer
-from trust.enrolment.world import World as IssuerWorld
+from trust.enrolment.world import Developer, World as IssuerWorld
 
 from odp.crypto import domains
 from odp.crypto.secure_aggregation.masked import mask

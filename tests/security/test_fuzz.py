@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from security.decoders import ERRORS, Decoder, decoders
 
 DECODERS = decoders()

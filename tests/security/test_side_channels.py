@@ -10,13 +10,10 @@ import pytest
 from algorithms.tracing import traced, tracing
 from own_rows import own_rows
 
-from odp.algorithms.dpam import codec as ratings_codec
-from odp.algorithms.dpam import query as ratings_query
+from odp.algorithms.dpam import codec as ratings_codec, query as ratings_query
 from odp.algorithms.dpam.config import RatingsData
-from odp.algorithms.factorization import codec as shared_codec
-from odp.algorithms.factorization import query as shared_query
-from odp.algorithms.implicit import codec as implicit_codec
-from odp.algorithms.implicit import query as implicit_query
+from odp.algorithms.factorization import codec as shared_codec, query as shared_query
+from odp.algorithms.implicit import codec as implicit_codec, query as implicit_query
 from odp.algorithms.implicit.config import ImplicitData, ImplicitDPAM
 from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.models.matrix_factorization import MatrixFactorization

@@ -19,8 +19,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from fixed_times import impatient_times
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from transcripts import Transcript
 from trust.enrolment.world import World as IssuerWorld
 

@@ -17,8 +17,7 @@ from conformance.postgresql import PostgresqlServer
 from odp.errors import StateError
 from odp.storage.postgresql import postgresql_place
 from odp.storage.sqlite import open_database
-from server.storage import TaskRecord, TaskState
-from server.storage import migrations as revisions
+from server.storage import TaskRecord, TaskState, migrations as revisions
 from server.storage.postgresql import open_postgresql
 from server.storage.schema import HEAD, METADATA
 from server.storage.sqlite import open_sqlite

@@ -11,8 +11,7 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import odp
 from odp._system.files.state_folder import StateFolder

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trust.enrolment.world import Developer
-from trust.enrolment.world import World as IssuerWorld
+from trust.enrolment.world import Developer, World as IssuerWorld
 
 from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, EnrolmentError, ServiceUnavailable

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from odp.errors import ConfigurationError, DiskFull, StateError
 from odp.transport.statuses import LONGEST_LINE, public_line, status_of

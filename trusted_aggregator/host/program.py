@@ -28,8 +28,7 @@ from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, aggregator_pb2_grpc, 
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.calls import AggregatorCalls
 from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.host import control as control_plane
-from trusted_aggregator.host import leaf_program
+from trusted_aggregator.host import control as control_plane, leaf_program
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.config import ROLE, Config, IdleTasks
 from trusted_aggregator.host.control import ControlService, control_servicer

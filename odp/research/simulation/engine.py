@@ -64,8 +64,14 @@ from odp.research.simulation.inputs import (
     run_in_words,
 )
 from odp.research.simulation.record import NoisyTotals, noisy_totals
-from odp.research.simulation.rounds import Checkpoint, Place, restored_round, run_identity, saved_round
-from odp.research.simulation.rounds import RoundResult as RoundResult
+from odp.research.simulation.rounds import (
+    Checkpoint,
+    Place,
+    RoundResult as RoundResult,
+    restored_round,
+    run_identity,
+    saved_round,
+)
 from odp.serving.classifier import Classifier
 from odp.tasks.task import Task
 

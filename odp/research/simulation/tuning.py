@@ -40,8 +40,7 @@ from odp.datasets.splitting import TimeCut, random_split
 from odp.errors import ConfigurationError, DataError, OdpError
 from odp.evaluation.noise import noised
 from odp.pictures import page
-from odp.privacy.accounting import epsilon as epsilon_of
-from odp.privacy.accounting import mu_for
+from odp.privacy.accounting import epsilon as epsilon_of, mu_for
 from odp.privacy.events import Event, GaussianRelease, adjacency_of
 from odp.privacy.mechanisms import GaussianNoise, IntegerNoise, OperatingSystemNoise
 from odp.research.simulation.engine import RunResult, simulate

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 from odp import _validate
 from odp._validate import one_of, strict_keywords
 from odp.algorithms.registry import algorithm_for
-from odp.crypto.public_keys import KEY_BYTES as HELPER_KEY_BYTES
-from odp.crypto.public_keys import require_x25519
+from odp.crypto.public_keys import KEY_BYTES as HELPER_KEY_BYTES, require_x25519
 from odp.errors import ConfigurationError
 from odp.signed.broadcast.terms import (
     ALL,

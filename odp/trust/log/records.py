@@ -30,8 +30,7 @@ from odp.errors import ConfigurationError, OdpError, OutOfResources
 from odp.privacy import accounting
 from odp.privacy.events import Event
 from odp.privacy.ledger import EpsilonCheck
-from odp.privacy.ledger_entry import Budget, entries_of
-from odp.privacy.ledger_entry import Entry as LedgerLine
+from odp.privacy.ledger_entry import Budget, Entry as LedgerLine, entries_of
 from odp.privacy.ledger_events import LedgerEvent, charged
 from odp.privacy.ledger_state import LedgerHead, LedgerState
 from odp.protocol.catalogues.catalogue import Catalogue

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.algorithms.dense.grid import NUMBER, Entries, Grid, encode, quantise
 from odp.algorithms.dense.query import DenseQuery

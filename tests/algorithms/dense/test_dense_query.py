@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 from algorithms.tracing import tracing
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.algorithms.dense import query as dense_query
 from odp.algorithms.dense.grid import NUMBER, Grid

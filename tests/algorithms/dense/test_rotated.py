@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.algorithms.dense.rotated import RotatedGrid, encode, quantise, to_values
 from odp.algorithms.dense.uploads import RotatedQuery

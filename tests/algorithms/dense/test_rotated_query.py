@@ -7,11 +7,9 @@ import math
 import numpy as np
 import pytest
 from algorithms.tracing import tracing
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from odp.algorithms.dense import query as dense_query
-from odp.algorithms.dense import uploads
+from odp.algorithms.dense import query as dense_query, uploads
 from odp.algorithms.dense.rotated import RotatedGrid, encode
 from odp.algorithms.dense.uploads import RotatedQuery
 from odp.algorithms.seam import SampledQuery

@@ -8,11 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from algorithms.tracing import traced, tracing
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from odp.algorithms.dpam import codec
-from odp.algorithms.dpam import query as dpam_query
+from odp.algorithms.dpam import codec, query as dpam_query
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.query import DpamQuery, ObliviousAccumulator
 from odp.algorithms.dpam.terms import Terms

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS, Contributions

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from algorithms.model_evaluation import worlds
 from algorithms.model_evaluation.worlds import LOGISTIC, evaluation, people, vector
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import odp
 from odp.algorithms.estimates import Estimate

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from algorithms.model_evaluation import worlds
 from algorithms.model_evaluation.worlds import LOGISTIC, MULTINOMIAL, evaluation, people, rows_of, slices_of, vector
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import odp
 from odp.algorithms.dense.query import DenseQuery

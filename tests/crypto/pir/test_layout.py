@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.crypto.pir.shape import MOST_KEYS, Layout
 from odp.errors import ConfigurationError

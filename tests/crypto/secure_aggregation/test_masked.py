@@ -7,8 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.crypto.secure_aggregation.masked import MaskSum, mask, set_sha256, unmasked
 from odp.errors import ConfigurationError

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import odp
 from odp.crypto.secure_aggregation.client import Client
@@ -25,8 +24,7 @@ from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, PrivacyError
 from odp.signed.task import check_definition, open_task, sign_task
 from odp.tasks.file import parse_task, render_task
-from odp.v1 import common_pb2
-from odp.v1 import secure_aggregation_pb2 as messages
+from odp.v1 import common_pb2, secure_aggregation_pb2 as messages
 
 
 def statistics(**cohort: Any) -> odp.Statistics:

@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from device_runtime.host.pacing import JUMP_SECONDS, CheckInPlan
 from odp.errors import DiskFull, StateError

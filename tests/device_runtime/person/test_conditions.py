@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_runtime.person.conditions import Conditions, Standing, readings, require
 from device_runtime.person.sensors import MachineSensors, SimulatedSensors, Unreadable

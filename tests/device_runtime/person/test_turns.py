@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_runtime.person.ledger import Charged, TaskTerms
 from device_runtime.person.limits import require_due

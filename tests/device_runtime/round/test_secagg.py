@@ -52,8 +52,7 @@ from odp.privacy.mechanisms import OperatingSystemNoise
 from odp.protocol.wire.model import Slices
 from odp.protocol.wire.tables import manifest_for
 from odp.signed.task import open_task, sign_manifest, sign_task, task_sha256
-from odp.v1 import secagg_service_pb2 as wire
-from odp.v1 import secure_aggregation_pb2 as messages
+from odp.v1 import secagg_service_pb2 as wire, secure_aggregation_pb2 as messages
 from odp.v1.secagg_terms_pb2 import SecAggTerms
 from trusted_aggregator.modes.secagg.limits import Pace
 from trusted_aggregator.modes.secagg.session import LiveSession

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from device_runtime_ledger import TASK, participation, prepare
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from device_runtime.host import housekeeping
 from device_runtime.host.housekeeping import END_SECONDS, HOUR_SECONDS, Housekeeping

@@ -6,8 +6,7 @@ import math
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from device_runtime.view.meaning import explained, history_chart, percent, sureness, verdict
 

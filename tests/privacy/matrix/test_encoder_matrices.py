@@ -6,8 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.errors import ConfigurationError, DataError, PrivacyError, StateError
 from odp.privacy.matrix import BandedMatrix, BufferedMatrix, EncoderMatrix, Participation, TreeMatrix, sensitivity

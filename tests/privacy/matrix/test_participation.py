@@ -6,8 +6,7 @@ import hashlib
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.errors import ConfigurationError, PrivacyError, StateError
 from odp.privacy.matrix import Participation, ParticipationRecord

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.crypto.hpke import DecryptionError
 from odp.crypto.signing import SignatureError
@@ -31,9 +30,13 @@ from odp.trust.enclave.channel import (
 )
 from odp.v1.aggregator_enclave_pb2 import AggregatorEnclaveRequest
 from odp.v1.attestation_pb2 import GetEvidenceRequest, GetEvidenceResponse
-from odp.v1.distributor_enclave_pb2 import AskModels, InstallModel, TableChunk
-from odp.v1.distributor_enclave_pb2 import DistributorEnclaveReply as Reply
-from odp.v1.distributor_enclave_pb2 import DistributorEnclaveRequest as Request
+from odp.v1.distributor_enclave_pb2 import (
+    AskModels,
+    DistributorEnclaveReply as Reply,
+    DistributorEnclaveRequest as Request,
+    InstallModel,
+    TableChunk,
+)
 from odp.v1.distributor_pb2 import SelectRequest
 from odp.v1.enclave_pb2 import Failure
 

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from odp.errors import ConfigurationError
 from odp.trust.enclave.image.parts import Blob, Image, ImageFile, open_image, written

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from odp.errors import ConfigurationError, StateError
 from odp.trust.enclave.registers import LARGEST_LOG, NAMES, Registers, read, replay

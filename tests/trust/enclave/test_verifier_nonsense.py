@@ -6,8 +6,7 @@ import base64
 import contextlib
 import functools
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from trust.enclave.rig import (
     FUZZ,
     Rig,

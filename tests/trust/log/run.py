@@ -15,8 +15,7 @@ from odp.crypto import domains
 from odp.crypto.note import Kind, NoteKey
 from odp.crypto.signing import SigningKey
 from odp.privacy.ledger import Ledger
-from odp.privacy.ledger_entry import Budget, ReleaseState, lines_of
-from odp.privacy.ledger_entry import Entry as LedgerLine
+from odp.privacy.ledger_entry import Budget, Entry as LedgerLine, ReleaseState, lines_of
 from odp.signed.charter import charter_sha256
 from odp.signed.ledger import LedgerPart
 from odp.signed.task import model_sha256, task_sha256

@@ -12,8 +12,7 @@ from odp.signed.task import task_sha256
 from odp.trust.enclave.identity import EnclaveIdentity
 from odp.v1 import common_pb2
 from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.state import records as names
-from trusted_aggregator.state import rollback
+from trusted_aggregator.state import records as names, rollback
 from trusted_aggregator.state.sealed_state import Sealer
 
 

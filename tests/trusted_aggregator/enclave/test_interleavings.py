@@ -11,8 +11,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from odp.crypto import SigningKey
 from odp.errors import ConfigurationError, OdpError, PrivacyError, Refusal, StateError

@@ -6,8 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from odp.crypto.secure_aggregation.server import Stage
-from odp.v1 import secagg_service_pb2 as wire
-from odp.v1 import secure_aggregation_pb2 as messages
+from odp.v1 import secagg_service_pb2 as wire, secure_aggregation_pb2 as messages
 
 #: The retry time of clients of a void session.
 RETRY_SECONDS = 2

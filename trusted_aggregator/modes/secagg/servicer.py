@@ -22,8 +22,7 @@ from odp.transport.channel import CHUNK_BYTES
 from odp.transport.fairness import address_of
 from odp.transport.logs import Log
 from odp.transport.service import servicer
-from odp.v1 import secagg_service_pb2 as wire
-from odp.v1 import secagg_service_pb2_grpc, secure_aggregation_pb2
+from odp.v1 import secagg_service_pb2 as wire, secagg_service_pb2_grpc, secure_aggregation_pb2
 from trusted_aggregator.modes.secagg.admission import WithToken
 from trusted_aggregator.modes.secagg.clients import Message
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds

@@ -40,9 +40,7 @@ from odp.crypto.secure_aggregation.parameters import is_withstood
 from odp.crypto.secure_aggregation.server import Server, Stage, TooFew
 from odp.crypto.secure_aggregation.session import Configuration, check_advert, survivors_bytes
 from odp.errors import Busy, ConfigurationError, OdpError, PrivacyError, StateError
-from odp.v1 import secagg_service_pb2 as wire
-from odp.v1 import secagg_state_pb2 as state
-from odp.v1 import secure_aggregation_pb2 as messages
+from odp.v1 import secagg_service_pb2 as wire, secagg_state_pb2 as state, secure_aggregation_pb2 as messages
 from trusted_aggregator.modes.secagg.clients import RETRY_SECONDS, STAGES, Member, Message, Phase, Told, ended, place_of
 from trusted_aggregator.modes.secagg.journal import Journal
 from trusted_aggregator.modes.secagg.limits import Memory, Pace, SessionLimits, session_bytes

@@ -33,8 +33,7 @@ from device_runtime import (
 )
 from device_runtime.network.enclaves import Enclaves
 from device_runtime.network.services import Traffic
-from device_runtime.person.conditions import Standing, readings
-from device_runtime.person.conditions import require as require_met
+from device_runtime.person.conditions import Standing, readings, require as require_met
 from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.round.local_reports import LocalReporting
 from device_runtime.round.participation import Outcome, Participant

@@ -13,10 +13,8 @@ import pytest
 from algorithms.tracing import tracing
 from scipy import stats
 
-from odp.algorithms.dpam import codec
-from odp.algorithms.dpam import query as dpam_query
-from odp.algorithms.factorization import codec as shared_codec
-from odp.algorithms.factorization import query as shared_query
+from odp.algorithms.dpam import codec, query as dpam_query
+from odp.algorithms.factorization import codec as shared_codec, query as shared_query
 from odp.errors import BudgetExceeded, ConfigurationError, PrivacyError, Refusal, StateError
 from odp.evaluation.noise import NoNoise
 from odp.numerics import sorting_network as network
@@ -25,8 +23,7 @@ from odp.privacy.accounting import epsilon
 from odp.privacy.events import SampledRound, Sampling
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator.modes.enclave import enclave_half as rounds
-from trusted_aggregator.modes.enclave import sampling
+from trusted_aggregator.modes.enclave import enclave_half as rounds, sampling
 from trusted_aggregator.modes.enclave.sampling import Draw
 from trusted_aggregator.rounds.enclave_half import new_record
 from trusted_aggregator.state import records as names

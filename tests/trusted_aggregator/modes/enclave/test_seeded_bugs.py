@@ -30,8 +30,7 @@ from odp.privacy.ledger_state import LedgerState
 from odp.signed.task import open_task
 from odp.v1 import aggregator_pb2, common_pb2
 from trusted_aggregator.enclave.opened_task import OpenedTask
-from trusted_aggregator.modes.enclave import enclave_half as rounds
-from trusted_aggregator.modes.enclave import sampling
+from trusted_aggregator.modes.enclave import enclave_half as rounds, sampling
 from trusted_aggregator.modes.enclave.enclave_half import EnclaveRound as Round
 from trusted_aggregator.state import population
 from trusted_aggregator.state.sealed_state import RoundRecord

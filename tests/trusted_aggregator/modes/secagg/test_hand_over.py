@@ -10,8 +10,7 @@ import pytest
 from odp._system.files.state_folder import StateFolder
 from odp.crypto.secure_aggregation.session import Configuration
 from odp.errors import StateError
-from odp.v1 import aggregator_pb2
-from odp.v1 import secagg_service_pb2 as wire
+from odp.v1 import aggregator_pb2, secagg_service_pb2 as wire
 from tests.trusted_aggregator.modes.secagg.test_restarts import CLIENTS, MINIMUM, PACE, World, holds, until
 from trusted_aggregator.host.upgrading import _keep
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds

@@ -15,8 +15,7 @@ from odp.crypto.secure_aggregation.session import Configuration
 from odp.crypto.signing import SigningKey
 from odp.errors import Busy, ConfigurationError
 from odp.transport.fairness import address_of
-from odp.v1 import secagg_service_pb2 as wire
-from odp.v1 import secure_aggregation_pb2 as messages
+from odp.v1 import secagg_service_pb2 as wire, secure_aggregation_pb2 as messages
 from trusted_aggregator.modes.secagg.clients import Phase
 from trusted_aggregator.modes.secagg.limits import MEBIBYTE, Memory, Pace, SessionLimits, session_bytes
 from trusted_aggregator.modes.secagg.session import LiveSession

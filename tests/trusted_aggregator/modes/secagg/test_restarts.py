@@ -23,8 +23,7 @@ from odp.crypto.secure_aggregation.session import Configuration
 from odp.errors import Busy, PrivacyError, StateError
 from odp.signed.task import sign_order, sign_task, task_sha256
 from odp.transport.logs import Log
-from odp.v1 import aggregator_pb2
-from odp.v1 import secagg_service_pb2 as wire
+from odp.v1 import aggregator_pb2, secagg_service_pb2 as wire
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.modes.secagg.clients import Phase
 from trusted_aggregator.modes.secagg.limits import Pace

@@ -35,9 +35,14 @@ from odp.transport.logs import Log
 from odp.transport.service import serve
 from odp.transport.tls import identity_for
 from odp.trust.enrolment.token_key import TokenKey
-from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, secagg_service_pb2_grpc
-from odp.v1 import secagg_service_pb2 as wire
-from odp.v1 import secure_aggregation_pb2 as messages
+from odp.v1 import (
+    aggregator_pb2,
+    common_pb2,
+    enrolment_pb2,
+    secagg_service_pb2 as wire,
+    secagg_service_pb2_grpc,
+    secure_aggregation_pb2 as messages,
+)
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
 from trusted_aggregator.modes.secagg import rounds as secagg_rounds
 from trusted_aggregator.modes.secagg.admission import WithToken
