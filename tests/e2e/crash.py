@@ -4,7 +4,8 @@ A point is one of ``crashing.arming``, in the process that runs `odp`; or with `
 in the enclave or the platform process that it starts. With ``--image`` as the first argument the enclave is the test
 image whether it is armed or not: what one image sealed, no other image opens. With ``--noiseless`` the aggregator's is
 the image that adds no noise, with ``--second`` one that does all that the real one does. With ``--clock=FILE`` the
-program and its platform process have the clock of that file.
+program and its platform process have the clock of that file. With ``--unattacked`` the guards of its listeners look as
+seldom as in processes of tests: else each takes a fiftieth of a processor, and a fifth while devices connect.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 IMAGES = Path(__file__).parent / "images"
 IMAGE, NOISELESS, SECOND, CLOCK = "--image", "--noiseless", "--second", "--clock="
+UNATTACKED = "--unattacked"
 ENCLAVE, PLATFORM = "enclave/", "platform/"
 #: role -> (entry, packages) of the armed images.
 ARMED = {
@@ -79,6 +81,13 @@ def arm_platform(points: list[str]) -> None:
     launcher.subprocess = Module  # type: ignore[assignment]
 
 
+def look_seldom() -> None:
+    """The guards of this process's listeners look seldom: nobody attacks them."""
+    from odp.transport import guard
+
+    guard._SOON, guard._LATER = 20.0 * guard._SOON, 20.0 * guard._LATER
+
+
 def main() -> None:
     sys.path.insert(0, str(IMAGES))
     sys.path.insert(0, str(Path(__file__).parent))
@@ -105,12 +114,14 @@ def main() -> None:
     below = [point.removeprefix(PLATFORM) for point in given if point.startswith(PLATFORM)]
     if inside or IMAGE in given:
         use_armed_images(inside)
+    if UNATTACKED in given:
+        look_seldom()
     for option in AGGREGATORS.keys() & set(given):
         use_image(AGGREGATORS[option])
     if below or clocks:
         arm_platform([*below, *clocks])
     for point in given:
-        if not point.startswith((ENCLAVE, PLATFORM, IMAGE, *AGGREGATORS)):
+        if not point.startswith((ENCLAVE, PLATFORM, IMAGE, UNATTACKED, *AGGREGATORS)):
             arm(point)
     sys.argv = ["odp", *rest]
     from odp.cli.main import main as odp

@@ -82,12 +82,19 @@ def role_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-class ArmedServices(Services):
+class UnattackedServices(Services):
+    """Services whose guards look seldom: this machine has no attacker."""
+
+    def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
+        return super().start_child(name, port, command=crashing_at(crash.UNATTACKED) if command is ODP else command)
+
+
+class ArmedServices(UnattackedServices):
     """Services whose enclaves are the test images of crash.py, armed or not."""
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
         if role_of(name) in crash.ARMED and command is ODP:
-            command = crashing_at(crash.IMAGE)
+            command = crashing_at(crash.IMAGE, crash.UNATTACKED)
         return super().start_child(name, port, command=command)
 
     def write_reference_values(self) -> None:
@@ -140,7 +147,7 @@ class Platform:
             clocked = ClockedServices(root, policy=policy, helper=helper)
             clocked.command = self._command
             return clocked
-        return (ArmedServices if self._armed else Services)(root, policy=policy, helper=helper)
+        return (ArmedServices if self._armed else UnattackedServices)(root, policy=policy, helper=helper)
 
     def submit(self, task: Task) -> None:
         """Submits a task as often as it takes: the same task again is the same task."""

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 from e2e.combination_devices import devices_of
+from e2e.killing import UnattackedServices
 from selection import selected_params
 from task_combinations import COMBINATIONS, DEVICES, Combination
 
-from odp.operations.local.processes import Services
 from odp.services.connection import TaskHandle, connect
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import server_pb2
@@ -64,7 +64,7 @@ def _finished(combinations: list[Combination], root: Path) -> dict[Combination, 
     policy = EnclavePolicy(role="aggregator", minimum_cohort=DEVICES)
     with contextlib.ExitStack() as stack:
         services = stack.enter_context(
-            Services(root, policy=policy, helper=True, aggregator_options=["--secagg-silent", "60"])
+            UnattackedServices(root, policy=policy, helper=True, aggregator_options=["--secagg-silent", "60"])
         )
         connection = stack.enter_context(connect(services.server_address, state=root))
         handles = {one: connection.submit(one.task(services.helper_key)) for one in combinations}

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from e2e import crash, device_hosts
 from e2e.device_hosts import Host, people
-from e2e.killing import crashing_at
+from e2e.killing import UnattackedServices, crashing_at
 from scipy import stats
 from selection import selected_params
 
@@ -33,7 +33,7 @@ import odp
 from device_runtime import State, Store, store_path
 from device_runtime.store.schema import Participation
 from odp.errors import ServiceError
-from odp.operations.local.processes import ODP, Child, Services
+from odp.operations.local.processes import ODP, Child
 from odp.services.connection import Connection, TaskHandle, connect
 from odp.signed.task import open_task
 from odp.trust.enclave.measurement import measure
@@ -118,13 +118,13 @@ def _in_ci(cases: list[Case], steps: Sequence[str]) -> list[Any]:
     ]  # fmt: skip
 
 
-class NoiselessServices(Services):
+class NoiselessServices(UnattackedServices):
     """Services whose aggregator is the image without noise."""
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
-        return super().start_child(
-            name, port, command=crashing_at(crash.NOISELESS) if name == "aggregator" else command
-        )
+        if name == "aggregator":
+            command = crashing_at(crash.NOISELESS, crash.UNATTACKED)
+        return super().start_child(name, port, command=command)
 
     def write_reference_values(self) -> None:
         super().write_reference_values()
@@ -149,7 +149,7 @@ class Trial:
     def __init__(self, root: Path, stack: contextlib.ExitStack, cases: list[Case], *, quiet: bool, bins: int) -> None:
         self.root = root
         self.bins = bins
-        kind = NoiselessServices if quiet else Services
+        kind = NoiselessServices if quiet else UnattackedServices
         pace = ["--secagg-step", str(STEP_SECONDS), "--secagg-vector", str(STEP_SECONDS), "--secagg-silent", "60"]
         policy = EnclavePolicy(role="aggregator", minimum_cohort=device_hosts.MIN_COHORT)
         self.services = stack.enter_context(kind(root, policy=policy, aggregator_options=pace))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.killing import DATA, DEVICES, ArmedServices, a_task, data_of
+from e2e.killing import DATA, DEVICES, ArmedServices, UnattackedServices, a_task, data_of
 from e2e.world import POPULATION, wait_finished
 
 import odp
@@ -67,7 +67,7 @@ def test_a_population_goes_on_under_the_next_version_of_the_code(tmp_path: Path)
         assert told["populations"] == [POPULATION]
         assert told["from"] != told["to"]
     before = (tmp_path / "aggregator" / "sealed.db").read_bytes()
-    with Services(tmp_path, policy=POLICY) as new:
+    with UnattackedServices(tmp_path, policy=POLICY) as new:
         assert (tmp_path / "aggregator.handed-over-0" / "sealed.db").read_bytes() == before
         _run(tmp_path, new, dataclasses.replace(task, name="films-again"))
     report = _audited(tmp_path)
@@ -175,7 +175,7 @@ def test_r371_an_upgrade_in_the_middle_of_a_round_ends_with_all_rounds_each_char
                 _wait_for(handle, DEVICES // 2)
             told = _upgraded(tmp_path, ["--wait", "0", "--void-rounds"])
             assert told["populations"] == [POPULATION]
-        with Services(tmp_path, policy=policy, listen=ListenAddresses(**ports)):
+        with UnattackedServices(tmp_path, policy=policy, listen=ListenAddresses(**ports)):
             hosts.start()
             status = wait_finished(handle)
             hosts.stop()
@@ -204,7 +204,7 @@ def test_r398_devices_that_were_away_take_their_charge_back_with_the_next_task(t
             _wait_for(handle, first)
             hosts.stop()
             _upgraded(tmp_path, ["--wait", "0", "--void-rounds"])
-        with Services(tmp_path, policy=POLICY, listen=ListenAddresses(**ports)):
+        with UnattackedServices(tmp_path, policy=POLICY, listen=ListenAddresses(**ports)):
             hosts.start(1)
             wait_finished(handle)
             assert hosts.lines(0) == [[(handle.task_sha256, 0)]] * first, "no word reached them"
