@@ -16,6 +16,7 @@ from e2e.world import World, small_task
 from trust.log.run import COHORT, IMAGE, Run
 from trust.log.world import CHARTER, NOW, a_task
 
+import device_runtime
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.release import charges_of
 from odp.crypto.note import Kind, Note, NoteKey
@@ -28,6 +29,7 @@ from odp.signed.charter import approve, found, open_charter, succeed
 from odp.signed.task import model_sha256, task_sha256
 from odp.trust.enclave.log_policy import LogPolicy
 from odp.trust.enclave.platform import EmulatedPlatform
+from odp.trust.enclave.policy import EnclavePolicy
 from odp.trust.enclave.reference_values import ReferenceValues
 from odp.trust.log.audit import audit
 from odp.trust.log.entries import (
@@ -46,6 +48,8 @@ from odp.trust.log.entries import (
 from odp.trust.log.log_files import LogFiles
 from odp.trust.log.sources import AuditFailure, LogFolder
 
+#: Of the real run: what an audit reads is as long for any number of them.
+DEVICES = 6
 FILES = ("entries", "hashes", "checkpoint")
 
 
@@ -62,13 +66,16 @@ class Finished:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Two tasks of one population, one after the other, on the same devices."""
     root = tmp_path_factory.mktemp("run")
-    ratings = synthetic_movielens(n_users=24, n_items=20, ratings_per_user=8, seed=5)
+    ratings = synthetic_movielens(n_users=DEVICES, n_items=20, ratings_per_user=8, seed=5)
     tasks = [dataclasses.replace(small_task(ratings, epsilon=4.0), name=name) for name in ("films", "films-again")]
     with contextlib.ExitStack() as stack:
-        world = World(root).start(stack)
+        world = World(root, policy=EnclavePolicy(role="aggregator", minimum_cohort=DEVICES)).start(stack)
         for number, task in enumerate(tasks):
             handle = world.connection.submit(task)
-            world.finish(handle, world.devices(None if number else ratings, count=24))
+            devices = world.devices(
+                None if number else ratings, count=DEVICES, limits=device_runtime.Limits(min_cohort=DEVICES)
+            )
+            world.finish(handle, devices)
     return Finished(root / "server" / "log", ReferenceValues.load(world.reference_values), ("films", "films-again"))
 
 
@@ -91,7 +98,7 @@ def test_the_log_of_a_real_run_passes_and_says_what_it_cost(finished: Finished) 
     assert report.checkpoint.checkpoint.size == sum(report.counts.values())
     assert tuple(task.name for task in report.tasks) == finished.names
     for task in report.tasks:
-        assert (task.rounds, task.planned_rounds, task.contributions) == (2, 2, (24, 24))
+        assert (task.rounds, task.planned_rounds, task.contributions) == (2, 2, (DEVICES, DEVICES))
         assert task.epsilon == pytest.approx(task.charged_epsilon, rel=1e-12)
         assert 3.99 < task.epsilon <= task.budget == 4.0
     definition = _task_of(finished.log)
