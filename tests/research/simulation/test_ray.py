@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import threading
 
@@ -25,11 +26,14 @@ NOTICED_SOON = {
     "health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_timeout_ms": 5000,
     "health_check_failure_threshold": 5,
 }  # fmt: skip
-ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'odp-platform[ray]'")
+# Ray itself is imported where a cluster starts: it takes a second, of every worker that collects this file.
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("ray is not installed: pip install 'odp-platform[ray]'", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
 def cluster():
+    import ray
     from ray.cluster_utils import Cluster
 
     made = Cluster(
