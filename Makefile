@@ -82,8 +82,10 @@ KERAS_TESTS = $(foreach file,litert_compiler keras_model tensorflow_runner two_t
 	tests/documentation/test_tutorials.py::test_a_federated_keras_network_is_trained \
 	tests/research/reproductions/test_movielens_towers.py \
 	tests/research/reproductions/test_gradient_features.py::test_a_keras_network_computes_the_same_and_its_training_is_that_of_the_glm
+# In one process: a second one would import TensorFlow again, which takes as long as compiling five networks, and CI runs these
+# tests beside all others, whose workers fill both cores.
 test-keras: $(VENV)-keras/keras ## Run the tests of networks with TensorFlow, in an environment of their own
-	$(VENV)-keras/bin/python -m pytest -n 2 --dist loadfile -m "not proof" $(KERAS_TESTS) $(ARGS)
+	$(VENV)-keras/bin/python -m pytest -m "not proof" $(KERAS_TESTS) $(ARGS)
 
 # TensorFlow Federated runs on Python 3.11 alone, beside packages that the core library does not want everywhere.
 TFF_PYTHON ?= python3.11
