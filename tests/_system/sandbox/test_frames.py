@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from device_runtime.isolated import host
-from device_runtime.isolated.code import ServiceCode
+from device_runtime.isolated import conversation
+from device_runtime.isolated.limits import CallLimits, Reason
+from device_runtime.isolated.replies import Unacceptable
 from odp._system.sandbox import frames
 from odp.errors import ConfigurationError
 from odp.isolated import Handler
@@ -51,10 +52,13 @@ def test_a_service_is_taken_for_hostile(monkeypatch: pytest.MonkeyPatch) -> None
     def receive(channel: socket.socket, **options: Any) -> None:
         told.append(options["hostile"])
 
-    monkeypatch.setattr(host, "receive_frame", receive)
+    monkeypatch.setattr(conversation, "receive_frame", receive)
     stores: Any = None
-    with host.IsolatedHost(ServiceCode("m", "n", {})) as one, pytest.raises(ConnectionError, match="ended"):
-        one._conversation(socket.socket(), Handler.ON_EXECUTE, stores, b"", end=float("inf"))
+    with socket.socket() as channel:
+        talk = conversation.Conversation(channel, CallLimits())
+        with pytest.raises(Unacceptable) as refused:
+            talk.reply(Handler.ON_EXECUTE, stores, b"", end=float("inf"))
+    assert refused.value.reason is Reason.ENDED
     assert told == [True]
 
 

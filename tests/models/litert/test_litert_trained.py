@@ -291,7 +291,7 @@ def test_a_device_with_a_hostile_program_sends_the_empty_contribution(
 ) -> None:
     """And the process of its program is gone: another one waits for the next contribution."""
     program = stored() if make is None else make(stored())
-    # So many steps that the endless one ends after minutes.
+    # With so many steps, the endless program takes minutes.
     work = _work(definition_of(program, DPFedAvg(rounds=1, epochs=500, batch=4, rate=0.2)), trainer)
     assert work.computing.place is Place.PROCESS
     assert work.computing.worst_bytes > MOST_MEMORY, "that of the program counts"

@@ -108,8 +108,8 @@ def test_the_calls_of_one_contribution_share_a_process(trainer: IsolatedTrainer)
     alone = trainer.measured(program, start, [x], y)
     with trainer.process() as process:
         for _ in range(2):
-            together = process.measured(program, start, [x], y)
-            np.testing.assert_array_equal(together.predictions, alone.predictions)
+            shared = process.measured(program, start, [x], y)
+            np.testing.assert_array_equal(shared.predictions, alone.predictions)
         moved = process.difference(program, start, [x], y, _BATCHES, rate=0.1)
     np.testing.assert_array_equal(moved, _trained(trainer, program))
 
