@@ -149,7 +149,7 @@ class PrivacyTerms(_message.Message):
     def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., max_items_per_user: _Optional[int] = ...) -> None: ...
 
 class DpamTraining(_message.Message):
-    __slots__ = ("steps", "row_clip", "bias_target_clip", "factor_target_clip", "count_noise_std", "bias_mass_noise", "bias_sum_noise", "gram_noise", "target_noise", "weighting", "weight_exponent", "centre", "user_ridge", "user_bias_ridge", "item_ridge", "start_seed", "slices_per_device", "bias_vector_clip", "factor_vector_clip", "unobserved_weight", "gramian_noise", "head_items", "item_grams", "items_encoding", "kernel_variance")
+    __slots__ = ("steps", "row_clip", "bias_target_clip", "factor_target_clip", "count_noise_std", "bias_mass_noise", "bias_sum_noise", "gram_noise", "target_noise", "weighting", "weight_exponent", "centre", "user_ridge", "user_bias_ridge", "item_ridge", "start_seed", "slices_per_device", "bias_vector_clip", "factor_vector_clip", "unobserved_weight", "gramian_noise", "head_items", "item_grams", "items_encoding", "kernel_variance", "gradient_steps")
     class Weighting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WEIGHTING_UNSPECIFIED: _ClassVar[DpamTraining.Weighting]
@@ -183,6 +183,7 @@ class DpamTraining(_message.Message):
     ITEM_GRAMS_FIELD_NUMBER: _ClassVar[int]
     ITEMS_ENCODING_FIELD_NUMBER: _ClassVar[int]
     KERNEL_VARIANCE_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_STEPS_FIELD_NUMBER: _ClassVar[int]
     steps: int
     row_clip: float
     bias_target_clip: float
@@ -208,7 +209,8 @@ class DpamTraining(_message.Message):
     item_grams: bool
     items_encoding: _encoding_pb2.TableEncoding
     kernel_variance: float
-    def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ..., bias_vector_clip: _Optional[float] = ..., factor_vector_clip: _Optional[float] = ..., unobserved_weight: _Optional[float] = ..., gramian_noise: _Optional[float] = ..., head_items: _Optional[int] = ..., item_grams: _Optional[bool] = ..., items_encoding: _Optional[_Union[_encoding_pb2.TableEncoding, str]] = ..., kernel_variance: _Optional[float] = ...) -> None: ...
+    gradient_steps: bool
+    def __init__(self, steps: _Optional[int] = ..., row_clip: _Optional[float] = ..., bias_target_clip: _Optional[float] = ..., factor_target_clip: _Optional[float] = ..., count_noise_std: _Optional[float] = ..., bias_mass_noise: _Optional[float] = ..., bias_sum_noise: _Optional[float] = ..., gram_noise: _Optional[float] = ..., target_noise: _Optional[float] = ..., weighting: _Optional[_Union[DpamTraining.Weighting, str]] = ..., weight_exponent: _Optional[float] = ..., centre: _Optional[float] = ..., user_ridge: _Optional[float] = ..., user_bias_ridge: _Optional[float] = ..., item_ridge: _Optional[float] = ..., start_seed: _Optional[int] = ..., slices_per_device: _Optional[int] = ..., bias_vector_clip: _Optional[float] = ..., factor_vector_clip: _Optional[float] = ..., unobserved_weight: _Optional[float] = ..., gramian_noise: _Optional[float] = ..., head_items: _Optional[int] = ..., item_grams: _Optional[bool] = ..., items_encoding: _Optional[_Union[_encoding_pb2.TableEncoding, str]] = ..., kernel_variance: _Optional[float] = ..., gradient_steps: _Optional[bool] = ...) -> None: ...
 
 class Quantiles(_message.Message):
     __slots__ = ("table", "events", "edges", "at", "dense")

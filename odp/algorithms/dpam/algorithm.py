@@ -12,7 +12,6 @@ from odp.algorithms.dpam.terms import (
     COUNT_COLUMN,
     FACTOR_COLUMNS,
     GLOBALS_TABLE,
-    GLOBALS_WIDTH,
     ITEMS_TABLE,
     TRUST_COLUMN,
     Terms,
@@ -41,7 +40,7 @@ class TaskAlgorithm(Factorization):
     def tables(self) -> tuple[ModelTable, ...]:
         terms = self.terms()
         items = ModelTable(ITEMS_TABLE, terms.items, terms.width, True)
-        return items, ModelTable(GLOBALS_TABLE, 1, GLOBALS_WIDTH, False)
+        return items, ModelTable(GLOBALS_TABLE, 1, terms.globals_width, False)
 
     def _check_data(self) -> None:
         data = self.definition.data
@@ -53,6 +52,10 @@ class TaskAlgorithm(Factorization):
         return Terms.of(self.definition)
 
     def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
+        if self.definition.dpam.gradient_steps:
+            from odp.algorithms.dpam.gradient.server import GradientServer
+
+            return GradientServer(self.definition, item_features)
         from odp.algorithms.dpam.server import DpamServer
 
         return DpamServer(self.definition, item_features)
@@ -63,9 +66,14 @@ class TaskAlgorithm(Factorization):
         return DpamClient(self.definition)
 
     def query(self, round: int) -> Query:
+        terms = self.terms()
+        if terms.gradient:
+            from odp.algorithms.dpam.gradient.query import GradientQuery
+
+            return GradientQuery(terms, round)
         from odp.algorithms.dpam.query import DpamQuery
 
-        return DpamQuery(self.terms(), round)
+        return DpamQuery(terms, round)
 
     def population(self) -> RecommenderPopulation:
         from odp.algorithms.dpam.population import DpamPopulation

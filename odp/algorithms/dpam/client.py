@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from odp.algorithms.dpam import codec, userside
+from odp.algorithms.dpam.gradient import codec as gradient_codec, uncertainty, userside as gradient_userside
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FACTOR_COLUMNS, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.seam import LocalData, LocalRows
@@ -37,9 +39,13 @@ class DpamClient(OwnItems):
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
         """Raises ConfigurationError where the ridges of a model do not hold up every solve."""
         userside.ridges(self._terms, dense)
+        if self._terms.gradient:
+            uncertainty.read(self._terms, dense)
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
+        if self._terms.gradient:
+            return gradient_codec.empty_payload(self._terms, round)
         return codec.empty_payload(self._terms, round)
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
@@ -52,6 +58,8 @@ class DpamClient(OwnItems):
           ConfigurationError: as ``check_model``.
         """
         terms, rows = self._terms, self._in_order(data, round=round, seed=seed)
+        if terms.gradient:
+            return self._gradients(slices, rows, round=round)
         if round == COUNTS_ROUND:
             counted = userside.counted(terms, rows.items[None], np.ones((1, len(rows.items)), dtype=np.bool_))
             return codec.encode(terms, round, counted)[0], np.zeros(1, dtype="<f8").tobytes()
@@ -59,6 +67,24 @@ class DpamClient(OwnItems):
         local = userside.solve(terms, batch, userside.ridges(terms, slices.dense), rank=terms.rank_of(round))
         payload = codec.encode(terms, round, userside.contributions(terms, batch, local, round=round))[0]
         return payload, np.concatenate((local.bias, local.row[0])).astype("<f8").tobytes()
+
+    def _gradients(self, slices: Slices, rows: LocalRows, *, round: int) -> tuple[bytes, bytes]:
+        """``contribute`` of gradient steps."""
+        terms = self._terms
+        if round == COUNTS_ROUND:
+            batch = userside.Batch(
+                items=rows.items[None],
+                values=np.zeros((1, len(rows.items))),
+                mask=np.ones((1, len(rows.items)), dtype=np.bool_),
+                rows=np.zeros((1, len(rows.items), 0)),
+            )
+            masses = gradient_userside.masses(terms, batch)
+            return gradient_codec.encode(terms, round, masses)[0], np.zeros(1, dtype="<f8").tobytes()
+        batch = self._batch(slices, rows)
+        local = gradient_userside.solve(terms, batch, uncertainty.read(terms, slices.dense))
+        payload = gradient_codec.encode(terms, round, gradient_userside.contributions(terms, batch, local))[0]
+        scale = np.concatenate(([math.sqrt(terms.residual_variance)], np.ones(terms.rank)))
+        return payload, (local.row[0] * scale).astype("<f8").tobytes()
 
     def beginning(self, mean: Float64Array) -> DpamClient:
         """A client whose predictions begin at a bias and a row, ``mean`` float64 [1 + rank]; see ``SidePrior``.

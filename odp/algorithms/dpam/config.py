@@ -6,8 +6,8 @@ What a developer says of the ratings that a task reads.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from odp import _validate
 from odp._validate import strict_keywords, within
@@ -73,6 +73,21 @@ _VECTOR_CLIP = 0.15  # of the declared range
 _KERNEL_VARIANCE = 0.15
 _MAX_RATIO = 2.0**40  # of the noise sampler; the finest grid is that of the Gram matrices
 
+Step = Literal["gramian", "gradient"]
+_STEPS: tuple[Step, ...] = ("gramian", "gradient")
+# Of gradient steps; see docs/dpam.md.
+_GRADIENT_STEPS = 16
+_GRADIENT_CLIP = 1.0 / 9.0  # of the declared range
+_CLIP_WITHOUT_NOISE = 20.0
+_GRADIENT_KERNEL_VARIANCE = 0.05
+_DEVICES_SHARE = 0.01  # of mu^2, for the number of devices with data
+_GRAMIAN_ALONE = (
+    "bias_target_clip", "factor_target_clip", "bias_vector_clip", "weighting", "weight_exponent", "bias_share",
+    "mass_share", "item_ridge",
+)  # fmt: skip
+# Signal of an average item below which biases are all that can be learned.
+_LEAST_STRENGTH = 0.2
+
 
 @_validate.strict_keywords
 @dataclass(frozen=True)
@@ -80,8 +95,11 @@ class DPAM:
     """Differentially private alternating minimization: item biases first, then factors.
 
     Attributes:
-      steps: alternating steps on the factors; None is 0 for a rank of 0, else 3. A rank of 1 or 2 can do with 0 steps:
-        its item rows are then functions of the released biases and counts.
+      step: "gramian" solves the items' rows from released Gram matrices and right-hand sides; "gradient" filters
+        released gradients, under a prior that the releases teach, and learns biases and factors at once: nearly always
+        the better one, see docs/dpam.md. Its rank is 3 or more, since two factors follow from biases and masses.
+      steps: steps on the factors; None is 0 for a rank of 0, else 3, and 16 of "gradient". A rank of 1 or 2 can do with
+        0 gramian steps: its item rows are then functions of the released biases and counts.
       row_clip: L2 bound of a user's row; None is ``min(sqrt(rank), 1.8)``: rows have covariance 1, and longer ones cost
         more noise than their clip costs accuracy; 30 where there is no noise.
       bias_target_clip: bound of |value - centre - user bias| in the round of biases, in units of the values; None is
@@ -90,7 +108,8 @@ class DPAM:
       bias_vector_clip: bound of all these targets of a user together, as a weighted root mean square; the sensitivity
         follows from it. None is .15 of the declared range (.6 for 1 .. 5), which most users exceed: so they count
         alike, whatever the size of their residuals. Where there is no noise, the bound of one target.
-      factor_vector_clip: the same in the factor rounds; None as for biases.
+      factor_vector_clip: the same in the factor rounds; None as for biases. Of "gradient", the L2 bound of a user's
+        gradient in units of the values; None is a 9th of the declared range.
       weighting: "adaptive" gives rarely rated items more weight (noisy count ** -weight_exponent), "uniform" none.
       weight_exponent: from 0 to 1.
       count_share, bias_share: parts of mu^2 for counts and for biases; factors get the rest. Without steps, biases
@@ -99,14 +118,19 @@ class DPAM:
       gram_share: part of each factor round's mu^2 for Gram matrices; the rest is for right-hand sides.
       centre: public constant subtracted from every value; None is the 5/8 point of the declared range (3.5 for 1 .. 5).
       user_ridge: ridge on a user's row, in units of the residual variance: about 1 by Bayes, as rows have covariance 1.
+        Of "gradient", of predictions alone.
       user_bias_ridge: ridge on a user's bias, in ratings.
       kernel_variance: of the smooth part of a user's taste, in units of the residual variance, for predictions alone:
-        devices fit it on their own data, so it costs no privacy. 0 is none; None is .15 for a rank above 2, else 0.
+        devices fit it on their own data, so it costs no privacy. 0 is none; None is .15 for a rank above 2 (.05 of
+        "gradient"), else 0.
       item_ridge: ridge of an item's row, in ratings; the solve adds to it what the noise level asks for.
       start_seed: seed of the public random start.
       slices_per_device: rows that every device fetches per round; None is min(items, max(items per user, 320)).
       items_encoding: how the item rows are published, "float32" or "float16": half the bytes, at a rounding far below
         the noise (docs/partial-broadcast.md, section 10).
+
+    With "gradient", ``count_share`` is of the items' masses and ``gram_share`` of the moments of users' rows, a few
+    numbers per step. What the other step alone reads is refused there.
 
     Raises:
       ConfigurationError: a number is out of range.
@@ -115,6 +139,7 @@ class DPAM:
     models: ClassVar[tuple[type, ...]] = (MatrixFactorization,)
     data: ClassVar[type[TrainingData]] = RatingsData
 
+    step: Step = "gramian"
     steps: int | None = None
     row_clip: float | None = None
     bias_target_clip: float | None = None
@@ -155,11 +180,23 @@ class DPAM:
         if self.count_share + self.bias_share >= 1.0:
             share_sum = self.count_share + self.bias_share
             raise ConfigurationError(f"Expected count_share + bias_share={share_sum!r} to be < 1: factors get the rest")
+        _validate.one_of(_STEPS, step=self.step)
+        if self.step == "gradient":
+            self._check_gradient()
         if self.centre is not None:
             _validate.finite(centre=self.centre)
         _validate.integer(start_seed=self.start_seed, low=0, high=2**64 - 1)
         if self.slices_per_device is not None:
             _validate.integer(slices_per_device=self.slices_per_device, low=1, high=2**31 - 1)
+
+    def _check_gradient(self) -> None:
+        defaults = {field.name: field.default for field in fields(self)}
+        written = [name for name in _GRAMIAN_ALONE if getattr(self, name) != defaults[name]]
+        if written:
+            raise ConfigurationError(
+                f"Expected no {', '.join(written)} with step='gradient', which does not read it; leave it out, or take "
+                "step='gramian'"
+            )
 
     @classmethod
     def recommended(
@@ -167,9 +204,9 @@ class DPAM:
     ) -> tuple[int, DPAM]:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
-        Rank and steps grow with the signal of an average item, ``n_users * mu / n_items``: factors that follow from
-        biases and counts alone below .7, those refined by two rounds below 2, rank 12 in three rounds below 4, in four
-        below 40, and rank 16 in six rounds above.
+        The step and the rank follow from the signal of an average item, ``n_users * mu / n_items``: two factors that
+        follow from biases and counts alone below .2, and above it gradient steps, which learn 8 further factors below
+        4, 12 below 40 and 16 above.
         Without privacy (epsilon infinite), set ``max_items_per_user`` and ``slices_per_device`` to values that do not
         bind.
 
@@ -189,12 +226,12 @@ class DPAM:
         from odp.privacy.accounting import mu_for
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
-        if strength < 0.7:
-            return 2, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
-        if strength < 2.0:
-            return 2, cls(steps=2)
-        rank, steps = (12, 3) if strength < 4.0 else (12, 4) if strength < 40.0 else (16, 6)
-        return rank, cls(steps=steps, bias_share=0.25, user_ridge=0.75, item_ridge=2.0)
+        if strength < _LEAST_STRENGTH:
+            return DERIVED_FACTORS, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
+        learned = 8 if strength < 4.0 else 12 if strength < 40.0 else 16
+        masses = 0.2 if strength < 0.7 else 0.1
+        training = cls(step="gradient", count_share=masses, gram_share=0.05, user_ridge=0.8)
+        return DERIVED_FACTORS + learned, training
 
     @classmethod
     def _with_features(
@@ -219,9 +256,11 @@ class DPAM:
         """As resolved. Raises ConfigurationError."""
         if self.kernel_variance and not rank:
             raise ConfigurationError(f"Expected kernel_variance={self.kernel_variance!r} to be 0 for a rank of 0")
-        if self.kernel_variance is None:
-            return _KERNEL_VARIANCE if rank > DERIVED_FACTORS else 0.0
-        return self.kernel_variance
+        if self.kernel_variance is not None:
+            return self.kernel_variance
+        if self.step == "gradient":
+            return _GRADIENT_KERNEL_VARIANCE
+        return _KERNEL_VARIANCE if rank > DERIVED_FACTORS else 0.0
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""
@@ -249,6 +288,8 @@ class DPAM:
         """
         from odp.v1 import common_pb2
 
+        if self.step == "gradient":
+            return self._gradient(model, data, privacy, sampling)
         rank, items, places = model.rank, model.items, privacy.max_items_per_user
         steps = (3 if self.steps is None else self.steps) if rank else 0
         untrained_rank = DERIVED_FACTORS + model.item_features_width
@@ -309,4 +350,59 @@ class DPAM:
             raise ConfigurationError(
                 f"epsilon={privacy.epsilon!r} asks for more noise than can be sampled: raise epsilon or choose steps=0"
             )
+        return training
+
+    def _gradient(
+        self,
+        model: common_pb2.MatrixFactorizationModel,
+        data: common_pb2.RatingsData,
+        privacy: common_pb2.PrivacyTerms,
+        sampling: Sampling | None,
+    ) -> common_pb2.DpamTraining:
+        """``resolve`` of gradient steps."""
+        from odp.v1 import common_pb2
+
+        rank, items, places = model.rank, model.items, privacy.max_items_per_user
+        if rank <= DERIVED_FACTORS:
+            raise ConfigurationError(
+                f"Expected rank={rank} to be {DERIVED_FACTORS + 1} or more with step='gradient': {DERIVED_FACTORS} "
+                "factors follow from biases and masses; take step='gramian' for fewer"
+            )
+        if self.steps == 0:
+            raise ConfigurationError("Expected steps=0 to be 1 or more with step='gradient'")
+        steps = self.steps or _GRADIENT_STEPS
+        silent = privacy.epsilon == math.inf
+        slices = max(places, 320) if self.slices_per_device is None else self.slices_per_device
+        training = common_pb2.DpamTraining(
+            gradient_steps=True,
+            steps=steps,
+            row_clip=self.row_clip or 1.8,
+            factor_vector_clip=self.factor_vector_clip
+            or (_CLIP_WITHOUT_NOISE if silent else _GRADIENT_CLIP) * (data.high - data.low),
+            weighting=WEIGHTINGS["adaptive"],
+            centre=data.low + 0.625 * (data.high - data.low) if self.centre is None else self.centre,
+            user_ridge=self.user_ridge,
+            user_bias_ridge=self.user_bias_ridge,
+            kernel_variance=self._kernel_variance(rank),
+            start_seed=self.start_seed,
+            slices_per_device=min(slices, items),
+            items_encoding=number_of(self.items_encoding),
+        )
+        if silent:
+            return training
+        from odp.privacy.calibration import total_mu_for
+
+        width = 1 + rank - DERIVED_FACTORS
+        step = (1.0 - self.count_share - _DEVICES_SHARE) / steps
+        total = total_mu_for(
+            (self.count_share + _DEVICES_SHARE, *[step] * steps),
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            coordinates=items + 1 + steps * (items * width + width * (width + 1) // 2 + 1 + DERIVED_FACTORS),
+            sampling=sampling,
+        )
+        training.count_noise_std = math.sqrt(places / self.count_share) / total
+        training.bias_mass_noise = 1.0 / math.sqrt(_DEVICES_SHARE) / total
+        training.target_noise = 1.0 / math.sqrt(step * (1.0 - self.gram_share)) / total
+        training.gram_noise = 1.0 / math.sqrt(step * self.gram_share) / total
         return training

@@ -24,7 +24,6 @@ from odp.algorithms.capabilities import RecommenderPopulation
 from odp.algorithms.choices import TrainingTask
 from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.algorithms.dpam.population import DpamPopulation
-from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN, Terms
 from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
 from odp.datasets.ratings import Ratings, Split, merge
@@ -244,7 +243,8 @@ class Clipping:
     Attributes:
       users_over_bound: share of users with more items than ``max_items_per_user``.
       ratings_left_out: share of ratings that no single round uses because of that bound.
-      targets_clipped: share of ratings further from the biases' prediction than the clip of the last round's targets.
+      targets_clipped: share of ratings further from the biases' prediction than the clip of the last round's targets;
+        0 where only a user's whole gradient has one.
       users_shortened: share of users whose differences from that prediction have a root mean square above the bound of
         the last round on all targets together; weights aside.
     """
@@ -296,11 +296,8 @@ def diagnose(
     # A model of the round of biases has no factors, so its predictions are what targets are measured from.
     biases = ModelVersion(min(model.version, BIASES_ROUND), model.tables)
     off = np.abs(train.values - population.predict(biases, train, train))
-    training = definition.dpam
-    clip, vector_clip = training.bias_target_clip, training.bias_vector_clip
-    if training.steps:
-        clip, vector_clip = training.factor_target_clip, training.factor_vector_clip
-    mean_squares = np.bincount(train.users(), weights=off**2, minlength=train.n_users) / np.maximum(train.counts(), 1)
+    squared = np.bincount(train.users(), weights=off**2, minlength=train.n_users)
+    targets_clipped, users_shortened = _clipped(definition.dpam, train, off, squared)
     bound, sizes = definition.privacy.max_items_per_user, train.counts()
     return Diagnostics(
         popularity=_buckets(counts, split.test.items, squares, others),
@@ -309,11 +306,26 @@ def diagnose(
         clipping=Clipping(
             users_over_bound=float((sizes > bound).mean()) if len(sizes) else 0.0,
             ratings_left_out=_share(float(np.maximum(sizes - bound, 0).sum()), train),
-            targets_clipped=_share(float((off > clip).sum()), train),
-            users_shortened=float((mean_squares > vector_clip**2).mean()) if train.n_users else 0.0,
+            targets_clipped=targets_clipped,
+            users_shortened=users_shortened,
         ),
         intervals=covered(definition, population, model, history, split.test) if intervals is None else intervals,
     )
+
+
+def _clipped(
+    training: common_pb2.DpamTraining, train: Ratings, off: Float64Array, squared: Float64Array
+) -> tuple[float, float]:
+    """(share of targets beyond their clip, share of users beyond theirs) of differences, and users' sums of squares."""
+    if not train.n_users:
+        return 0.0, 0.0
+    if training.gradient_steps:  # no target has a bound of its own
+        return 0.0, float((squared > training.factor_vector_clip**2).mean())
+    clip, vector_clip = training.bias_target_clip, training.bias_vector_clip
+    if training.steps:
+        clip, vector_clip = training.factor_target_clip, training.factor_vector_clip
+    means = squared / np.maximum(train.counts(), 1)
+    return _share(float((off > clip).sum()), train), float((means > vector_clip**2).mean())
 
 
 def _share(count: float, ratings: Ratings) -> float:
@@ -413,8 +425,8 @@ def weak_signal(task: TrainingTask, train: Ratings) -> WeakSignal | None:
 
     The rule: a sum with noise of standard deviation s C beats it from about ``s C / rms`` raters of weight 1 on, with
     rms the size of targets: at most C, to which those of a user together are shortened, and by a public guess a 4.5th
-    of the declared range. Reads the population's mean number of ratings per user, so it is a diagnostic of a
-    simulation, not a release.
+    of the declared range. Of gradients, those of all steps count together, and each user's have the norm C. Reads the
+    population's mean number of ratings per user, so it is a diagnostic of a simulation, not a release.
     """
     if (
         task.privacy.epsilon == math.inf
@@ -422,17 +434,20 @@ def weak_signal(task: TrainingTask, train: Ratings) -> WeakSignal | None:
         or not (isinstance(task.data, RatingsData) and isinstance(task.training, DPAM))
     ):
         return None
-    definition = task.definition()
-    query = DpamQuery(Terms.of(definition), 1)
-    if (sums := {release.name: release for release in query.releases}.get("sums")) is None:
-        return None
-    needed = sums.noise_std / min((task.data.high - task.data.low) / 4.5, definition.dpam.bias_vector_clip)
-    bound = task.privacy.bound(task.factorization.items)
-    used = np.minimum(train.counts(), bound).astype(np.float64)
-    # A user's squared weights add up to the bound when weights adapt; uniform weights are 1.
-    weights = np.sqrt(used * bound) if task.training.weighting == "adaptive" else used
+    terms = Terms.of(task.definition())
+    used = np.minimum(train.counts(), terms.max_items).astype(np.float64)
+    if terms.gradient:
+        weights = used
+        norm = math.sqrt(min(terms.learned, 1.0 + terms.row_clip**2))
+        # Of a user with n items, each gets a share of 1 / sqrt(n) of the norm.
+        needed = terms.target_noise * norm / math.sqrt(terms.steps) * float(used.sum() / np.sqrt(used).sum())
+    else:
+        needed = terms.bias_sum_noise * terms.bias_vector_clip
+        needed /= min(math.sqrt(terms.residual_variance), terms.bias_vector_clip)
+        # A user's squared weights add up to the bound when weights adapt; uniform weights are 1.
+        weights = np.sqrt(used * terms.max_items) if terms.adaptive else used
     # Of a sampled task, only the drawn users' weights are in a sum.
-    raters = (task.cohort.sampling_probability or 1.0) * float(weights.sum()) / task.factorization.items
+    raters = (task.cohort.sampling_probability or 1.0) * float(weights.sum()) / terms.items
     if raters >= needed:
         return None
     return WeakSignal(needed, raters, math.ceil(train.n_users * needed / raters))

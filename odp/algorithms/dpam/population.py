@@ -7,6 +7,7 @@ results depend on neither blocks nor threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -17,6 +18,8 @@ import numpy.typing as npt
 
 from odp.algorithms.dpam import codec, userside
 from odp.algorithms.dpam.codec import Contributions
+from odp.algorithms.dpam.gradient import codec as gradient_codec, uncertainty, userside as gradient_userside
+from odp.algorithms.dpam.gradient.query import GradientSum
 from odp.algorithms.dpam.query import Accumulator
 from odp.algorithms.dpam.terms import (
     BIAS_COLUMN,
@@ -25,6 +28,7 @@ from odp.algorithms.dpam.terms import (
     FACTOR_COLUMNS,
     FIRST_FACTOR_ROUND,
     GLOBALS_TABLE,
+    RIDGES,
     TRUST_COLUMN,
     Terms,
 )
@@ -92,6 +96,8 @@ class DpamPopulation:
         """
         self._check(ratings, seeds)
         broadcast = userside.usable(self._terms, broadcast)
+        if self._terms.gradient:
+            return self._gradients(broadcast, ratings, round=round, seeds=seeds, progress=progress)
         total = Accumulator(self._terms, round)
         if self._kernels is None:
             for _, contributions in self.contributions(broadcast, ratings, round=round, seeds=seeds):
@@ -106,6 +112,42 @@ class DpamPopulation:
                 progress(total.count)
         return total.final()
 
+    def _gradients(
+        self,
+        broadcast: ModelVersion,
+        ratings: Ratings,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Progress | None,
+    ) -> Mapping[str, Int64Array]:
+        """``contribute`` of gradient steps, whose masses are quick without machine code."""
+        total = GradientSum(self._terms, round, oblivious=False)
+        if self._kernels is None or round == COUNTS_ROUND:
+            for _, contributions in self.gradient_contributions(broadcast, ratings, round=round, seeds=seeds):
+                total.add_decoded(contributions)
+                if progress is not None:
+                    progress(total.count)
+            return total.totals()
+        model = _GradientModel.of(self._terms, broadcast)
+        for block in self._blocks(ratings, self._terms.rank):
+            self._add_gradients(total, model, block, round, seeds[block.users])
+            if progress is not None:
+                progress(total.count)
+        return total.totals()
+
+    def gradient_contributions(
+        self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+    ) -> Iterator[tuple[Int64Array, gradient_codec.Contributions]]:
+        """As ``contributions``, of gradient steps."""
+        terms = self._terms
+        for users, batch in self._in_batches(broadcast, ratings, round=round, seeds=seeds):
+            if round == COUNTS_ROUND:
+                yield users, gradient_userside.masses(terms, batch)
+            else:
+                solved = gradient_userside.solve(terms, batch, uncertainty.read(terms, broadcast.dense))
+                yield users, gradient_userside.contributions(terms, batch, solved)
+
     def contributions(
         self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
     ) -> Iterator[tuple[Int64Array, Contributions]]:
@@ -116,16 +158,23 @@ class DpamPopulation:
         """
         self._check(ratings, seeds)
         broadcast = userside.usable(self._terms, broadcast)
-        limit = self._terms.max_items if round == COUNTS_ROUND else self._terms.slices_per_device
         rank = self._terms.rank_of(round)
-        for block in self._blocks(ratings, rank):
+        for users, batch in self._in_batches(broadcast, ratings, round=round, seeds=seeds):
+            if round == COUNTS_ROUND:
+                yield users, userside.counted(self._terms, batch.items, batch.mask)
+                continue
+            local = userside.solve(self._terms, batch, _ridges(broadcast), rank=rank)
+            yield users, userside.contributions(self._terms, batch, local, round=round)
+
+    def _in_batches(
+        self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+    ) -> Iterator[tuple[Int64Array, userside.Batch]]:
+        """(users int64 [n], what they use in a round) in batches."""
+        limit = self._terms.max_items if round == COUNTS_ROUND else self._terms.slices_per_device
+        for block in self._blocks(ratings, self._terms.rank_of(round)):
             entries = _in_order_of_use(block, seeds[block.users].astype(np.uint64), round, limit)
             for users, batch in _batches(entries, broadcast):
-                if round == COUNTS_ROUND:
-                    yield users + block.users.start, userside.counted(self._terms, batch.items, batch.mask)
-                    continue
-                local = userside.solve(self._terms, batch, _ridges(broadcast), rank=rank)
-                yield users + block.users.start, userside.contributions(self._terms, batch, local, round=round)
+                yield users + block.users.start, batch
 
     def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:
         """Predictions float64 [targets.n_ratings], personalised on all of ``history``; not clamped.
@@ -282,6 +331,32 @@ class DpamPopulation:
         parallel.each(users, block.parts(), threads=self._threads)
         total.add_entries(kernels, block.offsets, block.items, weight, target, rows, threads=self._threads)
 
+    def _add_gradients(
+        self, total: GradientSum, model: _GradientModel, block: _Block, round: int, seeds: npt.NDArray[np.uint64]
+    ) -> None:
+        """A block's gradients, in machine code."""
+        from odp.algorithms.dpam import kernels
+        from odp.algorithms.dpam.gradient import kernels as gradient_kernels
+
+        terms = self._terms
+        parts = list(parallel.ranges(block.offsets, int(block.offsets[-1]) // self._threads + 1))
+        seeds = np.ascontiguousarray(seeds, dtype=np.uint64)
+
+        def users(part: tuple[int, int]) -> tuple[Int64Array, Int64Array]:
+            offsets, cut = block.part(*part)
+            use = np.empty(cut.stop - cut.start, dtype=np.uint8)
+            chosen = seeds[slice(*part)], round, terms.slices_per_device, terms.max_items
+            kernels.choose(offsets, block.items[cut], *chosen, use)
+            gradients, moments = np.zeros_like(total.columns), np.zeros_like(total.vector)
+            entries = offsets, block.items[cut], block.values[cut].astype(np.float64), use
+            gradient_kernels.add_gradients(*entries, model.arrays, model.limits, gradients, moments)
+            return gradients, moments
+
+        for gradients, moments in parallel.each(users, parts, threads=self._threads):
+            total.columns += gradients
+            total.vector += moments
+        total.count += block.n_users
+
     def _solved(self, model: _Model, block: _Block, use: npt.NDArray[np.uint8]) -> userside.LocalParameters:
         def solved(part: tuple[int, int]) -> userside.LocalParameters:
             offsets, cut = block.part(*part)
@@ -370,6 +445,39 @@ class _Model:
 
 
 @dataclass(frozen=True)
+class _GradientModel:
+    """A usable model as the kernel of gradients wants it; see there."""
+
+    arrays: tuple[Float64Array, Float64Array, Float64Array, Float64Array, Float64Array]
+    limits: tuple[float, float, float, float, float]
+
+    @classmethod
+    def of(cls, terms: Terms, broadcast: ModelVersion) -> _GradientModel:
+        table, unit = broadcast.keyed.rows.astype(np.float64), math.sqrt(terms.residual_variance)
+        known = uncertainty.read(terms, broadcast.dense)
+        covariances = known.of(table[:, COUNT_COLUMN])
+        trust = known.residual / (known.residual + covariances[:, 0, 0])
+        first, second = np.triu_indices(terms.learned - 1)
+        factors = table[:, FACTOR_COLUMNS : FACTOR_COLUMNS + terms.rank] / unit
+        return cls(
+            (
+                np.concatenate((np.ones((len(table), 1)), factors), axis=1),
+                terms.centre + table[:, BIAS_COLUMN],
+                trust,
+                trust[:, None] * covariances[:, 1 + first, 1 + second],
+                gradient_userside.ridges(terms, known.residual),
+            ),
+            (
+                unit,
+                known.residual,
+                terms.row_clip,
+                gradient_codec.clip(terms),
+                gradient_codec.curvature_unit(terms) * math.sqrt(terms.learned),
+            ),
+        )
+
+
+@dataclass(frozen=True)
 class _Entries:
     """Ratings of all users in the order of use: user ``i`` owns ``first[i] : first[i] + size[i]``."""
 
@@ -380,7 +488,7 @@ class _Entries:
 
 
 def _ridges(broadcast: ModelVersion) -> Float64Array:
-    return np.asarray(broadcast.dense[GLOBALS_TABLE][0], dtype=np.float64)
+    return np.asarray(broadcast.dense[GLOBALS_TABLE][0, :RIDGES], dtype=np.float64)
 
 
 def _in_order_of_use(block: _Block, seeds: npt.NDArray[np.uint64], round: int, limit: int) -> _Entries:

@@ -45,7 +45,7 @@ _NARROWEST = 1e-6
 
 ITEMS_TABLE = "items"
 GLOBALS_TABLE = "globals"
-GLOBALS_WIDTH = 2
+RIDGES = 2  # first numbers of the dense table "globals"
 #: Not int8: one scale for a row would serve its count and its factors, which differ by orders of magnitude.
 ITEMS_ENCODINGS: tuple[Encoding, ...] = ("float32", "float16")
 
@@ -68,11 +68,27 @@ class Terms(CommonTerms):
     user_bias_ridge: float
     item_ridge: float
     kernel_variance: float
+    gradient: bool
 
     @property
     def rounds(self) -> int:
-        """Counts, biases, and one round per factor step."""
-        return FIRST_FACTOR_ROUND + self.steps
+        """Counts, biases, and one round per factor step; masses and one round per gradient."""
+        return (COUNTS_ROUND + 1 if self.gradient else FIRST_FACTOR_ROUND) + self.steps
+
+    @property
+    def learned(self) -> int:
+        """Numbers of an item that gradients learn: its bias and all factors but the derived ones."""
+        return 1 + self.rank - DERIVED_FACTORS
+
+    @property
+    def learned_pairs(self) -> int:
+        """Entries of the packed symmetric matrix of these."""
+        return self.learned * (self.learned + 1) // 2
+
+    @property
+    def globals_width(self) -> int:
+        """Numbers of the dense table "globals": the ridges; and what ``gradient/uncertainty.py`` reads."""
+        return RIDGES + (1 + 3 * self.learned_pairs if self.gradient else 0)
 
     @property
     def width(self) -> int:
@@ -122,9 +138,13 @@ class Terms(CommonTerms):
             raise ConfigurationError(f"Expected the training of task {definition.name!r} to be dpam")
         common = common_fields(definition)
         model, data, dpam = definition.model, definition.data, definition.dpam
-        _validate.integer(rank=model.rank, low=0, high=MAX_RANK)
-        untrained_rank = DERIVED_FACTORS + model.item_features_width
-        _validate.integer(steps=dpam.steps, low=int(model.rank > untrained_rank), high=MAX_STEPS if model.rank else 0)
+        if dpam.gradient_steps:
+            _validate.integer(rank=model.rank, low=DERIVED_FACTORS + 1, high=MAX_RANK)
+            _validate.integer(steps=dpam.steps, low=1, high=MAX_STEPS)
+        else:
+            _validate.integer(rank=model.rank, low=0, high=MAX_RANK)
+            trained = model.rank > DERIVED_FACTORS + model.item_features_width
+            _validate.integer(steps=dpam.steps, low=int(trained), high=MAX_STEPS if model.rank else 0)
         _validate.finite(low=data.low, high=data.high, centre=dpam.centre)
         _validate.within(centre=dpam.centre, low=-_FURTHEST, high=_FURTHEST)
         if not -_FURTHEST <= data.low < data.high <= _FURTHEST or data.high - data.low < _NARROWEST:
@@ -132,27 +152,10 @@ class Terms(CommonTerms):
                 f"Expected low={data.low!r} to be below high={data.high!r} by {_NARROWEST:g} at least, both within "
                 f"{_FURTHEST:g} of 0"
             )
-        check_clips(bias_target_clip=dpam.bias_target_clip, bias_vector_clip=dpam.bias_vector_clip)
         check_ridges(user_bias_ridge=dpam.user_bias_ridge)
-        _validate.within(item_ridge=dpam.item_ridge, low=0.0, high=1e12)
         _validate.within(kernel_variance=dpam.kernel_variance, low=0.0, high=MAX_KERNEL_VARIANCE if model.rank else 0.0)
         _validate.one_of(ITEMS_ENCODINGS, items_encoding=encoding_of(dpam.items_encoding))
-        _validate.within(bias_vector_clip=dpam.bias_vector_clip, low=0.0, high=dpam.bias_target_clip)
-        noises = {"count_noise_std": dpam.count_noise_std, "bias_mass_noise": dpam.bias_mass_noise}
-        noises["bias_sum_noise"] = dpam.bias_sum_noise
-        if model.rank:
-            check_ridges(user_ridge=dpam.user_ridge)
-        if dpam.steps:
-            check_clips(
-                row_clip=dpam.row_clip,
-                factor_target_clip=dpam.factor_target_clip,
-                factor_vector_clip=dpam.factor_vector_clip,
-            )
-            # The enclave puts a constant 1 in front of the row: on a grid of ROW_UNITS, a longer row would leave it 0.
-            _validate.within(row_clip=dpam.row_clip, low=0.0, high=ROW_UNITS)
-            _validate.within(factor_vector_clip=dpam.factor_vector_clip, low=0.0, high=dpam.factor_target_clip)
-            noises |= {"gram_noise": dpam.gram_noise, "target_noise": dpam.target_noise}
-        check_noises(definition.privacy.epsilon, **noises)
+        check_noises(definition.privacy.epsilon, **(_gradient if dpam.gradient_steps else _gramian)(definition))
         return cls(
             **common,
             low=data.low,
@@ -169,4 +172,47 @@ class Terms(CommonTerms):
             user_bias_ridge=dpam.user_bias_ridge,
             item_ridge=dpam.item_ridge,
             kernel_variance=dpam.kernel_variance,
+            gradient=dpam.gradient_steps,
         )
+
+
+def _gramian(definition: common_pb2.TaskDefinition) -> dict[str, float]:
+    """The noises of a task of Gram matrices, whose other numbers are checked. Raises ConfigurationError."""
+    model, dpam = definition.model, definition.dpam
+    check_clips(bias_target_clip=dpam.bias_target_clip, bias_vector_clip=dpam.bias_vector_clip)
+    _validate.within(item_ridge=dpam.item_ridge, low=0.0, high=1e12)
+    _validate.within(bias_vector_clip=dpam.bias_vector_clip, low=0.0, high=dpam.bias_target_clip)
+    noises = {"count_noise_std": dpam.count_noise_std, "bias_mass_noise": dpam.bias_mass_noise}
+    noises["bias_sum_noise"] = dpam.bias_sum_noise
+    if model.rank:
+        check_ridges(user_ridge=dpam.user_ridge)
+    if dpam.steps:
+        check_clips(
+            row_clip=dpam.row_clip,
+            factor_target_clip=dpam.factor_target_clip,
+            factor_vector_clip=dpam.factor_vector_clip,
+        )
+        # The enclave puts a constant 1 in front of the row: on a grid of ROW_UNITS, a longer row would leave it 0.
+        _validate.within(row_clip=dpam.row_clip, low=0.0, high=ROW_UNITS)
+        _validate.within(factor_vector_clip=dpam.factor_vector_clip, low=0.0, high=dpam.factor_target_clip)
+        noises |= {"gram_noise": dpam.gram_noise, "target_noise": dpam.target_noise}
+    return noises
+
+
+#: What gradient steps do not read, and a definition of them has to leave out.
+_GRAMIAN_ALONE = (
+    "bias_target_clip", "factor_target_clip", "bias_sum_noise", "bias_vector_clip", "weight_exponent", "item_ridge",
+)  # fmt: skip
+
+
+def _gradient(definition: common_pb2.TaskDefinition) -> dict[str, float]:
+    """The noises of a task of gradients, whose other numbers are checked. Raises ConfigurationError."""
+    dpam = definition.dpam
+    for name in _GRAMIAN_ALONE:
+        _validate.within(low=0.0, high=0.0, **{name: getattr(dpam, name)})
+    if dpam.weighting != common_pb2.DpamTraining.WEIGHTING_ADAPTIVE:
+        raise ConfigurationError("Expected the weighting of gradient steps to be adaptive (2)")
+    check_clips(row_clip=dpam.row_clip, factor_vector_clip=dpam.factor_vector_clip)
+    check_ridges(user_ridge=dpam.user_ridge)
+    names = ("count_noise_std", "bias_mass_noise", "target_noise", "gram_noise")
+    return {name: getattr(dpam, name) for name in names}

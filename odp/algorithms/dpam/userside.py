@@ -82,6 +82,7 @@ from odp.algorithms.dpam.terms import (
     FACTOR_COLUMNS,
     GLOBALS_TABLE,
     LEAST_RIDGE,
+    RIDGES,
     TRUST_COLUMN,
     Terms,
 )
@@ -251,7 +252,7 @@ def ridges(terms: Terms, dense: Mapping[str, Float32Array]) -> Float64Array:
     Raises:
       ConfigurationError: one is below the least that a definition may ask for, not finite, or huge.
     """
-    ridge_pair = np.asarray(dense[GLOBALS_TABLE][0], dtype=np.float64)
+    ridge_pair = np.asarray(dense[GLOBALS_TABLE][0, :RIDGES], dtype=np.float64)
     least = LEAST_RIDGE * (1.0 - _ROUNDING)
     try:
         if terms.rank:

@@ -80,9 +80,8 @@ class ContributionSum(abc.ABC, Generic[_Contributions]):
         """Copies of the sums so far, int64, by release name."""
 
 
-# A word: item, marker (1 bit), weight (16), target + 2^15 (16); items have at most 24 bits.
-_ITEM, _MARKER, _WEIGHT, _FIELD = 33, 32, 16, 2**16 - 1
-_ZERO_TARGET = 2**15
+# A word: item, marker (1 bit), weight (16), target (16), both in two's complement; items have at most 24 bits.
+_ITEM, _MARKER, _WEIGHT, _FIELD, _SIGN = 33, 32, 16, 2**16 - 1, 2**15
 _FEWEST_WORDS = 2**15
 
 _RADIX_BITS = 6
@@ -131,9 +130,11 @@ class SortedSums:
 
     Args:
       items: m, at most 2^24.
+      product: False sums the targets themselves.
     """
 
-    def __init__(self, items: int) -> None:
+    def __init__(self, items: int, *, product: bool = True) -> None:
+        self._product = product
         self.weights = np.zeros(items, dtype=np.int64)
         self.products = np.zeros(items, dtype=np.int64)
         self._items = items
@@ -142,11 +143,16 @@ class SortedSums:
         self._capacity = len(self._words) - items
         self._held = 0
 
-    def add(self, items: Int64Array, weights: Int64Array, targets: Int64Array) -> None:
-        """Adds places of any shape: items >= 0, weights 0 .. 2^15 where 0 is an unused place, |targets| < 2^15."""
-        used = (weights > 0).astype(np.int64)
-        keys = items * used + self._items * (1 - used)
-        words = (keys << _ITEM) + (weights << _WEIGHT) + (targets + _ZERO_TARGET)
+    def add(
+        self, items: Int64Array, weights: Int64Array, targets: Int64Array, *, used: npt.NDArray[np.bool_] | None = None
+    ) -> None:
+        """Adds places of any shape: items >= 0, |weights| and |targets| < 2^15.
+
+        Places that are not ``used`` count for nothing; None where those have weight 0.
+        """
+        some = (weights > 0 if used is None else used).astype(np.int64)
+        keys = items * some + self._items * (1 - some)
+        words = (keys << _ITEM) + ((weights & _FIELD) << _WEIGHT) + (targets & _FIELD)
         words = words.reshape(-1).astype(np.uint64)
         start = 0
         while start < len(words):
@@ -162,14 +168,15 @@ class SortedSums:
         if not self._held:
             return
         words = self._words
-        words[self._held : self._capacity] = (self._items << _ITEM) + _ZERO_TARGET
+        words[self._held : self._capacity] = self._items << _ITEM
         markers = np.arange(self._items, dtype=np.uint64) << np.uint64(_ITEM)
-        words[self._capacity :] = markers + np.uint64((1 << _MARKER) + _ZERO_TARGET)
+        words[self._capacity :] = markers + np.uint64(1 << _MARKER)
         sorting_network.sort(words)
         numbers = words.astype(np.int64)
-        weights = (numbers >> _WEIGHT) & _FIELD
-        targets = (numbers & _FIELD) - _ZERO_TARGET
-        totals = np.stack([np.add.accumulate(weights), np.add.accumulate(weights * targets)])
+        weights, targets = (((part & _FIELD) ^ _SIGN) - _SIGN for part in (numbers >> _WEIGHT, numbers))
+        totals = np.stack(
+            [np.add.accumulate(weights), np.add.accumulate(weights * targets if self._product else targets)]
+        )
         sorting_network.compact((numbers >> _MARKER) & 1, totals)
         for target, total in ((self.weights, totals[0]), (self.products, totals[1])):
             target += total[: self._items]

@@ -252,5 +252,5 @@ def test_one_permutation_of_all_ratings_is_what_this_test_is_for(monkeypatch):
         split: Split = permutation_split(ratings, seed=2)
         return engine.simulate(task, split, seed=2).charges
 
-    with pytest.raises(AssertionError, match="counts moved by"):
+    with pytest.raises(AssertionError, match="masses moved by"):
         neighbours(monkeypatch, train, PEOPLE, 11)

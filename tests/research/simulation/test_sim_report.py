@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import odp
 from odp.algorithms.dpam.experiment import diagnose
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets import random_split, synthetic_movielens
@@ -32,7 +33,11 @@ SPLIT = random_split(DATA, seed=1)
 
 def finished(epsilon: float) -> tuple[RunResult, list[NoisyTotals]]:
     totals: list[NoisyTotals] = []
-    task = preset_task("auto", DATA, epsilon=epsilon, delta=1e-4)
+    task = dataclasses.replace(
+        preset_task("auto", DATA, epsilon=epsilon, delta=1e-4),
+        model=odp.MatrixFactorization(items=30, rank=12),
+        training=odp.DPAM(steps=4, bias_share=0.25, user_ridge=0.75, item_ridge=2.0),
+    )
     run = simulate(task, SPLIT, on_release=lambda tensors, releases: totals.extend(noisy_totals(tensors, releases)))
     return run, totals
 
