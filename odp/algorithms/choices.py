@@ -110,7 +110,7 @@ class Training(Protocol):
     """How a model is trained; a class, such as ``odp.DPAM``, says what models and data it goes with."""
 
     models: ClassVar[tuple[type, ...]]
-    data: ClassVar[type[TrainingData]]
+    data: ClassVar[tuple[type[TrainingData], ...]]
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """Writes every number of the training into a definition that has its model, data, privacy and cohort.

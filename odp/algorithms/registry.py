@@ -44,6 +44,8 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "fedavg": Entry("odp.algorithms.fedavg", training="DPFedAvg", shared=("algorithm", *_MEASURING)),
         "dpsgd": Entry("odp.algorithms.dpsgd", training="DPSGD", shared=("algorithm", *_MEASURING)),
         "dpftrl": Entry("odp.algorithms.dpftrl", training="DPFTRL", shared=_MEASURING),
+        # What "dpsgd" becomes where the model is a matrix factorization.
+        "item_gradients": Entry("odp.algorithms.item_gradients"),
         "private_fl": Entry("odp.algorithms.private_fl", training="PrivateFL", shared=_MEASURING),
         "quantiles": Entry("odp.algorithms.quantiles", question="Quantiles"),
         "model_evaluation": Entry("odp.algorithms.model_evaluation", question="Evaluation"),

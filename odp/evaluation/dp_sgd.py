@@ -4,10 +4,9 @@ First the items' masses are released once: a user spreads a vector of length 1 o
 user solves its own bias and row on the device (no cost), forms the gradient of its squared error with respect to the
 whole item table, scales it down to L2 norm ``clip`` and sends it; the sum gets Gaussian noise.
 
-The server divides an item's step by what its noisy mass says of the curvature, plus a damping: the ridge at which the
-noise of all steps and the spread of the items balance. Steps grow shorter, so that the noise of all of them averages
-out. An item that the noise drowns stays at what all items of its popularity have in common, and no step can diverge.
-All of it is post-processing, and all units are those of the declared range, so the same settings serve every scale.
+The server's steps are those of ``odp.DPSGD`` (``item_gradients/estimation.py``). All units are those of the declared
+range, so the same settings serve every scale. Devices run the same method as a task; this one holds all users in one
+place, and lets every item of a user count.
 
 Guarantee: user level (``zero_out_user``), whatever a user's data are: a vector of masses or a clipped gradient,
 truncated toward zero onto the grid, never exceeds 1 or ``clip``. Every user takes part in every step, so no
@@ -15,14 +14,7 @@ amplification by sampling is claimed and the accounting is exact: one release of
 
 Source: Abadi et al. 2016 (arXiv 1607.00133) for the mechanism; user-level clipping: McMahan et al. 2018
 (arXiv 1710.06963); local rows, solved anew each step: Singhal et al. 2021 (arXiv 2102.03448); steps preconditioned by
-noisy statistics: Li et al. 2022 (arXiv 2206.02313); damping derived here.
-
-How much of all users' attention every item has: one private release, cleaned of its noise.
-
-A user spreads a vector of length 1 over its items. The sums are released once, with noise, and what they tell is
-estimated under a common prior of all items: post-processing.
-
-Source: Kiefer and Wolfowitz 1956 (maximum likelihood over mixing distributions).
+noisy statistics: Li et al. 2022 (arXiv 2206.02313).
 """
 
 from __future__ import annotations
@@ -34,6 +26,7 @@ import numpy as np
 import scipy.sparse
 
 from odp import _validate
+from odp.algorithms.item_gradients.estimation import START_STD, Preconditioner, StepSizes, cleaned
 from odp.datasets.ratings import Ratings, Split
 from odp.evaluation.als import products, residuals, solve, start_rows
 from odp.evaluation.noise import RoundedNormals, noised
@@ -41,11 +34,6 @@ from odp.evaluation.trials import Outcome, Predictor, Settings, tuned_rmse
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.privacy.accounting import mu_for
 from odp.privacy.events import GaussianRelease
-
-#: Of the largest mass: what an item without raters seems to have at least.
-_LEAST = 1e-4
-_POINTS = 60
-_STEPS = 60
 
 
 def masses(train: Ratings, *, grid: float) -> Int64Array:
@@ -55,34 +43,9 @@ def masses(train: Ratings, *, grid: float) -> Int64Array:
     return np.bincount(train.items, weights=np.repeat(each, counts), minlength=train.n_items).astype(np.int64)
 
 
-def cleaned(noisy: Float64Array, *, noise_std: float) -> Float64Array:
-    """Posterior means float64 [items] > 0 of masses, given noisy ones.
-
-    The prior is a mixture of points, spaced geometrically, whose weights EM finds; each point stands for the masses up
-    to the next ones.
-    """
-    points = np.geomspace(max(float(noisy.max()), 1e-9) * _LEAST, max(float(noisy.max()), 1e-9), _POINTS)
-    cell = 0.5 * np.gradient(points)
-    spread = np.hypot(noise_std, cell)
-    exponent = -0.5 * ((noisy[:, None] - points) / spread) ** 2 - np.log(spread)
-    likelihood = np.exp(exponent - exponent.max(axis=1, keepdims=True))
-    weight = np.full(_POINTS, 1.0 / _POINTS)
-    for _ in range(_STEPS):
-        weight = weight * ((1.0 / (likelihood @ weight)) @ likelihood) / len(noisy)
-    posterior = likelihood * weight
-    posterior /= posterior.sum(axis=1, keepdims=True)
-    gain = (cell / spread) ** 2  # how far a mass is known within the cell that it is in
-    means = posterior @ (points * (1.0 - gain)) + noisy * (posterior @ gain)
-    return np.asarray(np.maximum(means, points[0]))
-
-
 _GRID = 2.0**-16
 _PUBLIC_CENTRE = 0.625  # of the declared range: as DPAM's default
 _MASS_SHARE = 0.1  # of mu^2
-# Public guesses, in standard deviations of a rating around its prediction: that of items' biases, of their factors, of
-# the factors' random start.
-_BIAS_STD, _FACTOR_STD, _START_STD = 0.6, 0.2, 0.11
-_TREND_VARIANCE = np.array([0.1, 0.1, 0.03])  # of its coefficients, in variances of a rating
 _USER_BIAS_RIDGE = 5.0
 
 #: Settings that are tried: no factors, few or more of them, few steps or many.
@@ -128,13 +91,12 @@ class DpSgd:
     @property
     def rates(self) -> Float64Array:
         """Of every step, float64 [steps]; the first is 1."""
-        return np.asarray(self.rate / (self.rate + np.arange(self.steps)))
+        return StepSizes(self.steps, self.rate).rates
 
     @property
     def averaged(self) -> float:
         """Variance of the noise in the result, in units of that of one step: from 1 / steps to 1."""
-        remaining = np.append(np.cumprod(1.0 - self.rates[:0:-1])[::-1], 1.0)
-        return float(((self.rates * remaining) ** 2).sum())
+        return StepSizes(self.steps, self.rate).averaged
 
 
 @dataclass(frozen=True)
@@ -175,10 +137,19 @@ def dp_sgd(train: Ratings, *, epsilon: float, delta: float, seed: int, settings:
     mass = noised(masses_event, masses(train, grid=_GRID), step=_GRID, noise=noise)
     mass_std = 0.0 if masses_event is None else masses_event.noise_std
     mass = cleaned(mass, noise_std=mass_std)
-    server = _Server.of(mass, settings, unit=unit, step_std=0.0 if event is None else event.noise_std, train=train)
+    step_std = 0.0 if event is None else event.noise_std
+    server = Preconditioner.of(
+        mass,
+        users=train.n_users,
+        rank=settings.rank,
+        clip=settings.clip,
+        row_clip=settings.row_clip,
+        unit=unit,
+        noise=step_std**2 * settings.averaged,
+    )
 
     centre = train.low + _PUBLIC_CENTRE * (train.high - train.low)
-    items = start_rows(train.n_items, rank=settings.rank, seed=seed, std=_START_STD * unit)
+    items = start_rows(train.n_items, rank=settings.rank, seed=seed, std=START_STD * unit)
     matrix = residuals(train, centre)
     moved = [column for column in range(2 + settings.rank) if column != 1]
     for rate in settings.rates:
@@ -192,49 +163,6 @@ def dp_sgd(train: Ratings, *, epsilon: float, delta: float, seed: int, settings:
 
     charges = () if event is None or masses_event is None else (masses_event, *[event] * settings.steps)
     return DpSgdModel(items, predict, charges)
-
-
-@dataclass(frozen=True)
-class _Server:
-    """What the server makes of noisy gradients; all of it post-processing.
-
-    Attributes:
-      curvature: of an item's loss [items, 1]: what its gradient is per unit of error.
-      damping: [items, 1 + rank].
-      trend: design of the biases' trend [items, 3], and the map from noisy biases to its coefficients [3, items].
-    """
-
-    curvature: Float64Array
-    damping: Float64Array
-    trend: tuple[Float64Array, Float64Array]
-
-    @classmethod
-    def of(cls, mass: Float64Array, settings: DpSgd, *, unit: float, step_std: float, train: Ratings) -> _Server:
-        """From the items' masses [items] and the noise of a step."""
-        # A rater moves the sum by clip / |gradient| per unit of error, its gradient being sqrt(its ratings) errors of
-        # one unit times its row (1, u). The mean of those square roots follows from the masses.
-        row = math.hypot(1.0, min(settings.row_clip, math.sqrt(settings.rank)))
-        typical = max(float(mass.sum()) / max(train.n_users, 1), 1.0)
-        curvature = settings.clip / row * mass[:, None]
-        scatter = unit**2 * curvature * settings.clip / (row * typical)
-        variance = step_std**2 * settings.averaged + scatter
-        spread = unit * np.array([_BIAS_STD, *[_FACTOR_STD] * settings.rank])
-        logarithm = np.log(mass)
-        logarithm = (logarithm - logarithm.mean()) / (logarithm.std() + 1e-9)
-        design = np.stack((np.ones_like(mass), logarithm, logarithm**2), axis=1)
-        weight = curvature**2 / (variance + curvature**2 * spread[0] ** 2)
-        normal = (design * weight).T @ design + np.diag(1.0 / (unit**2 * _TREND_VARIANCE))
-        return cls(
-            curvature, variance / (curvature * spread**2), (design, np.linalg.solve(normal, (design * weight).T))
-        )
-
-    def step(self, values: Float64Array, gradient: Float64Array, *, rate: float) -> Float64Array:
-        """Item biases and factors [items, 1 + rank] after a step; biases are damped toward their trend by mass."""
-        design, coefficients = self.trend
-        toward = np.zeros_like(values)
-        toward[:, 0] = design @ (coefficients @ (gradient[:, 0] / self.curvature[:, 0] + values[:, 0]))
-        moved = (gradient - self.damping * (values - toward)) / (self.curvature + self.damping)
-        return np.asarray(values + rate * moved)
 
 
 def _events(

@@ -29,10 +29,11 @@ import numpy as np
 from scipy import sparse
 
 from odp import _validate
+from odp.algorithms.item_gradients.estimation import cleaned
 from odp.datasets.ratings import Ratings, Split
 from odp.evaluation.als import pairs, solve_rows
 from odp.evaluation.ceilings import Tuned, tuned_ranking
-from odp.evaluation.dp_sgd import DpSgd, cleaned, masses
+from odp.evaluation.dp_sgd import DpSgd, masses
 from odp.evaluation.noise import RoundedNormals, noised
 from odp.evaluation.ranking import Scores, factor_scores
 from odp.evaluation.trials import Settings

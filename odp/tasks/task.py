@@ -129,7 +129,7 @@ class Task:
         available = tuple(trainings().values())
         kinds: tuple[tuple[str, tuple[type, ...]], ...] = (
             ("model", (MatrixFactorization, *trained_models())),
-            ("data", tuple(training.data for training in available)),
+            ("data", tuple(dict.fromkeys(kind for training in available for kind in training.data))),
             ("privacy", (UserLevelDP,)),
             ("training", available),
             ("cohort", (Cohort,)),
@@ -142,7 +142,9 @@ class Task:
                 names = " or ".join(f"odp.{kind.__name__}" for kind in valid if kind is not type(None))
                 raise ConfigurationError(f"Expected {name} to be an {names}, got a {type(value).__name__}")
         if not isinstance(self.data, self.training.data):
-            pairs = ", ".join(f"odp.{kind.__name__} with odp.{kind.data.__name__}" for kind in available)
+            pairs = ", ".join(
+                f"odp.{kind.__name__} with odp.{data.__name__}" for kind in available for data in kind.data
+            )
             raise ConfigurationError(
                 f"Expected training to go with data: {pairs} "
                 f"(got {type(self.training).__name__} with {type(self.data).__name__})"

@@ -29,6 +29,7 @@ from odp.v1 import encoding_pb2 as odp_dot_v1_dot_encoding__pb2
 from odp.v1 import events_query_pb2 as odp_dot_v1_dot_events__query__pb2
 from odp.v1 import federated_pb2 as odp_dot_v1_dot_federated__pb2
 from odp.v1 import heavy_hitters_pb2 as odp_dot_v1_dot_heavy__hitters__pb2
+from odp.v1 import item_gradients_pb2 as odp_dot_v1_dot_item__gradients__pb2
 from odp.v1 import local_statistics_pb2 as odp_dot_v1_dot_local__statistics__pb2
 from odp.v1 import model_evaluation_pb2 as odp_dot_v1_dot_model__evaluation__pb2
 from odp.v1 import public_table_pb2 as odp_dot_v1_dot_public__table__pb2
@@ -36,65 +37,65 @@ from odp.v1 import secagg_terms_pb2 as odp_dot_v1_dot_secagg__terms__pb2
 from odp.v1 import statistics_pb2 as odp_dot_v1_dot_statistics__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13odp/v1/common.proto\x12\x06odp.v1\x1a\x16odp/v1/broadcast.proto\x1a\x1eodp/v1/catalogue_version.proto\x1a\x1dodp/v1/draw_and_discard.proto\x1a\x15odp/v1/encoding.proto\x1a\x19odp/v1/events_query.proto\x1a\x16odp/v1/federated.proto\x1a\x1aodp/v1/heavy_hitters.proto\x1a\x1dodp/v1/local_statistics.proto\x1a\x1dodp/v1/model_evaluation.proto\x1a\x19odp/v1/public_table.proto\x1a\x19odp/v1/secagg_terms.proto\x1a\x17odp/v1/statistics.proto\"\xc3\n\n\x0eTaskDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npopulation\x18\x02 \x01(\t\x12/\n\x05model\x18\x03 \x01(\x0b\x32 .odp.v1.MatrixFactorizationModel\x12#\n\x04\x64\x61ta\x18\x04 \x01(\x0b\x32\x13.odp.v1.RatingsDataH\x00\x12(\n\x08implicit\x18\t \x01(\x0b\x32\x14.odp.v1.ImplicitDataH\x00\x12(\n\x08\x65xamples\x18\x14 \x01(\x0b\x32\x14.odp.v1.ExamplesDataH\x00\x12%\n\x07privacy\x18\x05 \x01(\x0b\x32\x14.odp.v1.PrivacyTerms\x12$\n\x04\x64pam\x18\x06 \x01(\x0b\x32\x14.odp.v1.DpamTrainingH\x01\x12(\n\nstatistics\x18\n \x01(\x0b\x32\x12.odp.v1.StatisticsH\x01\x12$\n\x05table\x18\x10 \x01(\x0b\x32\x13.odp.v1.PublicTableH\x01\x12&\n\tquantiles\x18\x11 \x01(\x0b\x32\x11.odp.v1.QuantilesH\x01\x12+\n\x06\x66\x65\x64\x61vg\x18\x12 \x01(\x0b\x32\x19.odp.v1.FederatedTrainingH\x01\x12*\n\x05\x64psgd\x18\x15 \x01(\x0b\x32\x19.odp.v1.FederatedTrainingH\x01\x12+\n\x06\x64pftrl\x18\x16 \x01(\x0b\x32\x19.odp.v1.FederatedTrainingH\x01\x12\x33\n\x10model_evaluation\x18\x1e \x01(\x0b\x32\x17.odp.v1.ModelEvaluationH\x01\x12\x33\n\x10local_statistics\x18# \x01(\x0b\x32\x17.odp.v1.LocalStatisticsH\x01\x12\x39\n\x13shuffled_statistics\x18$ \x01(\x0b\x32\x1a.odp.v1.ShuffledStatisticsH\x01\x12-\n\rheavy_hitters\x18& \x01(\x0b\x32\x14.odp.v1.HeavyHittersH\x01\x12\x32\n\x10\x64raw_and_discard\x18\" \x01(\x0b\x32\x16.odp.v1.DrawAndDiscardH\x01\x12\x38\n\x13local_heavy_hitters\x18\' \x01(\x0b\x32\x19.odp.v1.LocalHeavyHittersH\x01\x12/\n\nprivate_fl\x18% \x01(\x0b\x32\x19.odp.v1.FederatedTrainingH\x01\x12+\n\x0cusable_count\x18/ \x01(\x0b\x32\x13.odp.v1.UsableCountH\x01\x12\x1f\n\x03glm\x18\x13 \x01(\x0b\x32\x10.odp.v1.GlmModelH\x02\x12\'\n\x07network\x18\x18 \x01(\x0b\x32\x14.odp.v1.NetworkModelH\x02\x12*\n\ttwo_tower\x18! \x01(\x0b\x32\x15.odp.v1.TwoTowerModelH\x02\x12)\n\x0brated_items\x18- \x01(\x0b\x32\x12.odp.v1.RatedItemsH\x02\x12#\n\x06\x63ohort\x18\x07 \x01(\x0b\x32\x13.odp.v1.CohortTerms\x12\x15\n\rdeveloper_key\x18\x08 \x01(\x0c\x12)\n\tbroadcast\x18\x0b \x01(\x0b\x32\x16.odp.v1.BroadcastTerms\x12\x1e\n\x16\x63omputing_milliseconds\x18. \x01(\r\x12\'\n\x0b\x63ount_first\x18\x30 \x01(\x0b\x32\x12.odp.v1.CountFirstB\x0c\n\nlocal_dataB\n\n\x08trainingB\x0f\n\rtrained_model\"3\n\nSignedTask\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xbc\x01\n\x18MatrixFactorizationModel\x12\r\n\x05items\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x1c\n\x14item_features_sha256\x18\x03 \x01(\x0c\x12\x1b\n\x13item_features_width\x18\x04 \x01(\r\x12+\n\tcatalogue\x18\x05 \x01(\x0b\x32\x18.odp.v1.CatalogueVersion\x12\x1b\n\x13item_feature_groups\x18\x06 \x03(\r\"\\\n\x0bRatingsData\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03low\x18\x02 \x01(\x01\x12\x0c\n\x04high\x18\x03 \x01(\x01\x12#\n\x06\x65vents\x18\x04 \x01(\x0b\x32\x13.odp.v1.EventsQuery\"B\n\x0cImplicitData\x12\r\n\x05table\x18\x01 \x01(\t\x12#\n\x06\x65vents\x18\x02 \x01(\x0b\x32\x13.odp.v1.EventsQuery\"J\n\x0cPrivacyTerms\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x01\x12\x1a\n\x12max_items_per_user\x18\x03 \x01(\r\"\xec\x05\n\x0c\x44pamTraining\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x10\n\x08row_clip\x18\x02 \x01(\x01\x12\x18\n\x10\x62ias_target_clip\x18\x03 \x01(\x01\x12\x1a\n\x12\x66\x61\x63tor_target_clip\x18\x04 \x01(\x01\x12\x17\n\x0f\x63ount_noise_std\x18\x05 \x01(\x01\x12\x17\n\x0f\x62ias_mass_noise\x18\x06 \x01(\x01\x12\x16\n\x0e\x62ias_sum_noise\x18\x07 \x01(\x01\x12\x12\n\ngram_noise\x18\x08 \x01(\x01\x12\x14\n\x0ctarget_noise\x18\t \x01(\x01\x12\x31\n\tweighting\x18\n \x01(\x0e\x32\x1e.odp.v1.DpamTraining.Weighting\x12\x17\n\x0fweight_exponent\x18\x0b \x01(\x01\x12\x0e\n\x06\x63\x65ntre\x18\x0c \x01(\x01\x12\x12\n\nuser_ridge\x18\r \x01(\x01\x12\x17\n\x0fuser_bias_ridge\x18\x0e \x01(\x01\x12\x12\n\nitem_ridge\x18\x0f \x01(\x01\x12\x12\n\nstart_seed\x18\x10 \x01(\x04\x12\x19\n\x11slices_per_device\x18\x11 \x01(\r\x12\x18\n\x10\x62ias_vector_clip\x18\x16 \x01(\x01\x12\x1a\n\x12\x66\x61\x63tor_vector_clip\x18\x17 \x01(\x01\x12\x19\n\x11unobserved_weight\x18\x12 \x01(\x01\x12\x15\n\rgramian_noise\x18\x13 \x01(\x01\x12\x12\n\nhead_items\x18\x14 \x01(\r\x12\x12\n\nitem_grams\x18\x15 \x01(\x08\x12-\n\x0eitems_encoding\x18\x18 \x01(\x0e\x32\x15.odp.v1.TableEncoding\x12\x17\n\x0fkernel_variance\x18\x19 \x01(\x01\x12\x16\n\x0egradient_steps\x18\x1a \x01(\x08\"U\n\tWeighting\x12\x19\n\x15WEIGHTING_UNSPECIFIED\x10\x00\x12\x15\n\x11WEIGHTING_UNIFORM\x10\x01\x12\x16\n\x12WEIGHTING_ADAPTIVE\x10\x02\"}\n\tQuantiles\x12\r\n\x05table\x18\x01 \x01(\t\x12#\n\x06\x65vents\x18\x02 \x01(\x0b\x32\x13.odp.v1.EventsQuery\x12\r\n\x05\x65\x64ges\x18\x03 \x01(\x0c\x12\n\n\x02\x61t\x18\x04 \x03(\x01\x12!\n\x05\x64\x65nse\x18\x05 \x01(\x0b\x32\x12.odp.v1.DenseTerms\"G\n\x0bUsableCount\x12\x15\n\rmost_examples\x18\x01 \x01(\r\x12!\n\x05\x64\x65nse\x18\x02 \x01(\x0b\x32\x12.odp.v1.DenseTerms\"6\n\nCountFirst\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\x13\n\x0bleast_share\x18\x02 \x01(\x01\"\xd3\x02\n\x0b\x43ohortTerms\x12\x0f\n\x07minimum\x18\x01 \x01(\r\x12\x0c\n\x04goal\x18\x02 \x01(\r\x12\x15\n\rround_seconds\x18\x03 \x01(\r\x12/\n\x0f\x65nclave_poisson\x18\x04 \x01(\x0b\x32\x16.odp.v1.EnclavePoisson\x12\x34\n\x0b\x61ggregation\x18\x05 \x01(\x0e\x32\x1f.odp.v1.CohortTerms.Aggregation\x12#\n\x06secagg\x18\x06 \x01(\x0b\x32\x13.odp.v1.SecAggTerms\x12&\n\x08schedule\x18\x07 \x03(\x0b\x32\x14.odp.v1.CohortRounds\"Z\n\x0b\x41ggregation\x12\x1b\n\x17\x41GGREGATION_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41GGREGATION_MASKED\x10\x01\x12\x16\n\x12\x41GGREGATION_SECAGG\x10\x02\"N\n\x0c\x43ohortRounds\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0c\n\x04goal\x18\x02 \x01(\r\x12\x13\n\x0bprobability\x18\x03 \x01(\x01\x12\x0b\n\x03\x63\x61p\x18\x04 \x01(\r\"N\n\x0e\x45nclavePoisson\x12\x13\n\x0bprobability\x18\x01 \x01(\x01\x12\x1a\n\x12most_contributions\x18\x02 \x01(\r\x12\x0b\n\x03\x63\x61p\x18\x03 \x01(\r\"\\\n\rModelManifest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\r\x12%\n\x06tables\x18\x03 \x03(\x0b\x32\x15.odp.v1.TableManifest\"5\n\x0eSignedManifest\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x82\x01\n\rTableManifest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0e\n\x06sha256\x18\x04 \x01(\x0c\x12\r\n\x05keyed\x18\x05 \x01(\x08\x12\'\n\x08\x65ncoding\x18\x06 \x01(\x0e\x32\x15.odp.v1.TableEncoding\"\x83\x02\n\x07Release\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\x12\'\n\x07tensors\x18\x04 \x03(\x0b\x32\x16.odp.v1.ReleasedTensor\x12\x1f\n\x07\x63harges\x18\x05 \x03(\x0b\x32\x0e.odp.v1.Charge\x12\x15\n\repsilon_spent\x18\x06 \x01(\x01\x12\x19\n\x11\x65psilon_remaining\x18\x07 \x01(\x01\x12\x15\n\rcontributions\x18\x08 \x01(\r\x12\x15\n\rvalues_sha256\x18\t \x01(\x0c\x12\x14\n\x0cvalues_bytes\x18\n \x01(\x04\"3\n\rSignedRelease\x12\x0f\n\x07release\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"X\n\x0eSignedRoundKey\x12\x10\n\x08hpke_key\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12!\n\x06voided\x18\x03 \x03(\x0b\x32\x11.odp.v1.VoidedKey\"0\n\tVoidedKey\x12\x10\n\x08hpke_key\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"M\n\x0eReleasedTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08integers\x18\x02 \x01(\x0c\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0c\n\x04step\x18\x04 \x01(\x01\"\xa7\x03\n\x06\x43harge\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bsensitivity\x18\x02 \x01(\x01\x12\x11\n\tnoise_std\x18\x03 \x01(\x01\x12\x13\n\x0b\x63oordinates\x18\x04 \x01(\x04\x12\x0f\n\x07sharers\x18\x05 \x01(\r\x12\x0c\n\x04step\x18\x06 \x01(\x01\x12$\n\tadjacency\x18\x07 \x01(\x0e\x32\x11.odp.v1.Adjacency\x12\x13\n\x0bgraph_delta\x18\x08 \x01(\x01\x12%\n\x06stream\x18\t \x01(\x0b\x32\x15.odp.v1.Charge.Stream\x12)\n\x08shuffled\x18\n \x01(\x0b\x32\x17.odp.v1.Charge.Shuffled\x1a`\n\x06Stream\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0c\n\x04most\x18\x02 \x01(\r\x12\x12\n\nseparation\x18\x03 \x01(\r\x12\x15\n\rmatrix_sha256\x18\x04 \x01(\x0c\x12\r\n\x05place\x18\x05 \x01(\r\x1a\x44\n\x08Shuffled\x12\x16\n\x0ereport_epsilon\x18\x01 \x01(\x01\x12\x0f\n\x07reports\x18\x02 \x01(\x04\x12\x0f\n\x07\x63hoices\x18\x03 \x01(\r*b\n\tAdjacency\x12\x19\n\x15\x41\x44JACENCY_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x44JACENCY_ZERO_OUT_USER\x10\x01\x12\x1d\n\x19\x41\x44JACENCY_ADD_REMOVE_USER\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13odp/v1/common.proto\x12\x06odp.v1\x1a\x16odp/v1/broadcast.proto\x1a\x1eodp/v1/catalogue_version.proto\x1a\x1dodp/v1/draw_and_discard.proto\x1a\x15odp/v1/encoding.proto\x1a\x19odp/v1/events_query.proto\x1a\x16odp/v1/federated.proto\x1a\x1aodp/v1/heavy_hitters.proto\x1a\x1bodp/v1/item_gradients.proto\x1a\x1dodp/v1/local_statistics.proto\x1a\x1dodp/v1/model_evaluation.proto\x1a\x19odp/v1/public_table.proto\x1a\x19odp/v1/secagg_terms.proto\x1a\x17odp/v1/statistics.proto\"\xfb\n\n\x0eTaskDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npopulation\x18\x02 \x01(\t\x12/\n\x05model\x18\x03 \x01(\x0b\x32 .odp.v1.MatrixFactorizationModel\x12#\n\x04\x64\x61ta\x18\x04 \x01(\x0b\x32\x13.odp.v1.RatingsDataH\x00\x12(\n\x08implicit\x18\t \x01(\x0b\x32\x14.odp.v1.ImplicitDataH\x00\x12(\n\x08\x65xamples\x18\x14 \x01(\x0b\x32\x14.odp.v1.ExamplesDataH\x00\x12%\n\x07privacy\x18\x05 \x01(\x0b\x32\x14.odp.v1.PrivacyTerms\x12$\n\x04\x64pam\x18\x06 \x01(\x0b\x32\x14.odp.v1.DpamTrainingH\x01\x12(\n\nstatistics\x18\n \x01(\x0b\x32\x12.odp.v1.StatisticsH\x01\x12$\n\x05table\x18\x10 \x01(\x0b\x32\x13.odp.v1.PublicTableH\x01\x12&\n\tquantiles\x18\x11 \x01(\x0b\x32\x11.odp.v1.QuantilesH\x01\x12+\n\x06\x66\x65\x64\x61vg\x18\x12 \x01(\x0b\x32\x19.odp.v1.FederatedTrainingH\x01\x12*\n\x05\x64psgd\x18\x15 \x01(\x0b\x32\x19.odp.v1.FederatedTrainingH\x01\x12+\n\x06\x64pftrl\x18\x16 \x01(\x0b\x32\x19.odp.v1.FederatedTrainingH\x01\x12\x33\n\x10model_evaluation\x18\x1e \x01(\x0b\x32\x17.odp.v1.ModelEvaluationH\x01\x12\x33\n\x10local_statistics\x18# \x01(\x0b\x32\x17.odp.v1.LocalStatisticsH\x01\x12\x39\n\x13shuffled_statistics\x18$ \x01(\x0b\x32\x1a.odp.v1.ShuffledStatisticsH\x01\x12-\n\rheavy_hitters\x18& \x01(\x0b\x32\x14.odp.v1.HeavyHittersH\x01\x12\x32\n\x10\x64raw_and_discard\x18\" \x01(\x0b\x32\x16.odp.v1.DrawAndDiscardH\x01\x12\x38\n\x13local_heavy_hitters\x18\' \x01(\x0b\x32\x19.odp.v1.LocalHeavyHittersH\x01\x12/\n\nprivate_fl\x18% \x01(\x0b\x32\x19.odp.v1.FederatedTrainingH\x01\x12+\n\x0cusable_count\x18/ \x01(\x0b\x32\x13.odp.v1.UsableCountH\x01\x12\x36\n\x0eitem_gradients\x18\x31 \x01(\x0b\x32\x1c.odp.v1.ItemGradientTrainingH\x01\x12\x1f\n\x03glm\x18\x13 \x01(\x0b\x32\x10.odp.v1.GlmModelH\x02\x12\'\n\x07network\x18\x18 \x01(\x0b\x32\x14.odp.v1.NetworkModelH\x02\x12*\n\ttwo_tower\x18! \x01(\x0b\x32\x15.odp.v1.TwoTowerModelH\x02\x12)\n\x0brated_items\x18- \x01(\x0b\x32\x12.odp.v1.RatedItemsH\x02\x12#\n\x06\x63ohort\x18\x07 \x01(\x0b\x32\x13.odp.v1.CohortTerms\x12\x15\n\rdeveloper_key\x18\x08 \x01(\x0c\x12)\n\tbroadcast\x18\x0b \x01(\x0b\x32\x16.odp.v1.BroadcastTerms\x12\x1e\n\x16\x63omputing_milliseconds\x18. \x01(\r\x12\'\n\x0b\x63ount_first\x18\x30 \x01(\x0b\x32\x12.odp.v1.CountFirstB\x0c\n\nlocal_dataB\n\n\x08trainingB\x0f\n\rtrained_model\"3\n\nSignedTask\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xbc\x01\n\x18MatrixFactorizationModel\x12\r\n\x05items\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x1c\n\x14item_features_sha256\x18\x03 \x01(\x0c\x12\x1b\n\x13item_features_width\x18\x04 \x01(\r\x12+\n\tcatalogue\x18\x05 \x01(\x0b\x32\x18.odp.v1.CatalogueVersion\x12\x1b\n\x13item_feature_groups\x18\x06 \x03(\r\"\\\n\x0bRatingsData\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03low\x18\x02 \x01(\x01\x12\x0c\n\x04high\x18\x03 \x01(\x01\x12#\n\x06\x65vents\x18\x04 \x01(\x0b\x32\x13.odp.v1.EventsQuery\"B\n\x0cImplicitData\x12\r\n\x05table\x18\x01 \x01(\t\x12#\n\x06\x65vents\x18\x02 \x01(\x0b\x32\x13.odp.v1.EventsQuery\"J\n\x0cPrivacyTerms\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x01\x12\x1a\n\x12max_items_per_user\x18\x03 \x01(\r\"\xd4\x05\n\x0c\x44pamTraining\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x10\n\x08row_clip\x18\x02 \x01(\x01\x12\x18\n\x10\x62ias_target_clip\x18\x03 \x01(\x01\x12\x1a\n\x12\x66\x61\x63tor_target_clip\x18\x04 \x01(\x01\x12\x17\n\x0f\x63ount_noise_std\x18\x05 \x01(\x01\x12\x17\n\x0f\x62ias_mass_noise\x18\x06 \x01(\x01\x12\x16\n\x0e\x62ias_sum_noise\x18\x07 \x01(\x01\x12\x12\n\ngram_noise\x18\x08 \x01(\x01\x12\x14\n\x0ctarget_noise\x18\t \x01(\x01\x12\x31\n\tweighting\x18\n \x01(\x0e\x32\x1e.odp.v1.DpamTraining.Weighting\x12\x17\n\x0fweight_exponent\x18\x0b \x01(\x01\x12\x0e\n\x06\x63\x65ntre\x18\x0c \x01(\x01\x12\x12\n\nuser_ridge\x18\r \x01(\x01\x12\x17\n\x0fuser_bias_ridge\x18\x0e \x01(\x01\x12\x12\n\nitem_ridge\x18\x0f \x01(\x01\x12\x12\n\nstart_seed\x18\x10 \x01(\x04\x12\x19\n\x11slices_per_device\x18\x11 \x01(\r\x12\x18\n\x10\x62ias_vector_clip\x18\x16 \x01(\x01\x12\x1a\n\x12\x66\x61\x63tor_vector_clip\x18\x17 \x01(\x01\x12\x19\n\x11unobserved_weight\x18\x12 \x01(\x01\x12\x15\n\rgramian_noise\x18\x13 \x01(\x01\x12\x12\n\nhead_items\x18\x14 \x01(\r\x12\x12\n\nitem_grams\x18\x15 \x01(\x08\x12-\n\x0eitems_encoding\x18\x18 \x01(\x0e\x32\x15.odp.v1.TableEncoding\x12\x17\n\x0fkernel_variance\x18\x19 \x01(\x01\"U\n\tWeighting\x12\x19\n\x15WEIGHTING_UNSPECIFIED\x10\x00\x12\x15\n\x11WEIGHTING_UNIFORM\x10\x01\x12\x16\n\x12WEIGHTING_ADAPTIVE\x10\x02\"}\n\tQuantiles\x12\r\n\x05table\x18\x01 \x01(\t\x12#\n\x06\x65vents\x18\x02 \x01(\x0b\x32\x13.odp.v1.EventsQuery\x12\r\n\x05\x65\x64ges\x18\x03 \x01(\x0c\x12\n\n\x02\x61t\x18\x04 \x03(\x01\x12!\n\x05\x64\x65nse\x18\x05 \x01(\x0b\x32\x12.odp.v1.DenseTerms\"G\n\x0bUsableCount\x12\x15\n\rmost_examples\x18\x01 \x01(\r\x12!\n\x05\x64\x65nse\x18\x02 \x01(\x0b\x32\x12.odp.v1.DenseTerms\"6\n\nCountFirst\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\x13\n\x0bleast_share\x18\x02 \x01(\x01\"\xd3\x02\n\x0b\x43ohortTerms\x12\x0f\n\x07minimum\x18\x01 \x01(\r\x12\x0c\n\x04goal\x18\x02 \x01(\r\x12\x15\n\rround_seconds\x18\x03 \x01(\r\x12/\n\x0f\x65nclave_poisson\x18\x04 \x01(\x0b\x32\x16.odp.v1.EnclavePoisson\x12\x34\n\x0b\x61ggregation\x18\x05 \x01(\x0e\x32\x1f.odp.v1.CohortTerms.Aggregation\x12#\n\x06secagg\x18\x06 \x01(\x0b\x32\x13.odp.v1.SecAggTerms\x12&\n\x08schedule\x18\x07 \x03(\x0b\x32\x14.odp.v1.CohortRounds\"Z\n\x0b\x41ggregation\x12\x1b\n\x17\x41GGREGATION_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41GGREGATION_MASKED\x10\x01\x12\x16\n\x12\x41GGREGATION_SECAGG\x10\x02\"N\n\x0c\x43ohortRounds\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0c\n\x04goal\x18\x02 \x01(\r\x12\x13\n\x0bprobability\x18\x03 \x01(\x01\x12\x0b\n\x03\x63\x61p\x18\x04 \x01(\r\"N\n\x0e\x45nclavePoisson\x12\x13\n\x0bprobability\x18\x01 \x01(\x01\x12\x1a\n\x12most_contributions\x18\x02 \x01(\r\x12\x0b\n\x03\x63\x61p\x18\x03 \x01(\r\"\\\n\rModelManifest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\r\x12%\n\x06tables\x18\x03 \x03(\x0b\x32\x15.odp.v1.TableManifest\"5\n\x0eSignedManifest\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x82\x01\n\rTableManifest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0e\n\x06sha256\x18\x04 \x01(\x0c\x12\r\n\x05keyed\x18\x05 \x01(\x08\x12\'\n\x08\x65ncoding\x18\x06 \x01(\x0e\x32\x15.odp.v1.TableEncoding\"\x83\x02\n\x07Release\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cmodel_sha256\x18\x03 \x01(\x0c\x12\'\n\x07tensors\x18\x04 \x03(\x0b\x32\x16.odp.v1.ReleasedTensor\x12\x1f\n\x07\x63harges\x18\x05 \x03(\x0b\x32\x0e.odp.v1.Charge\x12\x15\n\repsilon_spent\x18\x06 \x01(\x01\x12\x19\n\x11\x65psilon_remaining\x18\x07 \x01(\x01\x12\x15\n\rcontributions\x18\x08 \x01(\r\x12\x15\n\rvalues_sha256\x18\t \x01(\x0c\x12\x14\n\x0cvalues_bytes\x18\n \x01(\x04\"3\n\rSignedRelease\x12\x0f\n\x07release\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"X\n\x0eSignedRoundKey\x12\x10\n\x08hpke_key\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12!\n\x06voided\x18\x03 \x03(\x0b\x32\x11.odp.v1.VoidedKey\"0\n\tVoidedKey\x12\x10\n\x08hpke_key\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"M\n\x0eReleasedTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08integers\x18\x02 \x01(\x0c\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0c\n\x04step\x18\x04 \x01(\x01\"\xa7\x03\n\x06\x43harge\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bsensitivity\x18\x02 \x01(\x01\x12\x11\n\tnoise_std\x18\x03 \x01(\x01\x12\x13\n\x0b\x63oordinates\x18\x04 \x01(\x04\x12\x0f\n\x07sharers\x18\x05 \x01(\r\x12\x0c\n\x04step\x18\x06 \x01(\x01\x12$\n\tadjacency\x18\x07 \x01(\x0e\x32\x11.odp.v1.Adjacency\x12\x13\n\x0bgraph_delta\x18\x08 \x01(\x01\x12%\n\x06stream\x18\t \x01(\x0b\x32\x15.odp.v1.Charge.Stream\x12)\n\x08shuffled\x18\n \x01(\x0b\x32\x17.odp.v1.Charge.Shuffled\x1a`\n\x06Stream\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0c\n\x04most\x18\x02 \x01(\r\x12\x12\n\nseparation\x18\x03 \x01(\r\x12\x15\n\rmatrix_sha256\x18\x04 \x01(\x0c\x12\r\n\x05place\x18\x05 \x01(\r\x1a\x44\n\x08Shuffled\x12\x16\n\x0ereport_epsilon\x18\x01 \x01(\x01\x12\x0f\n\x07reports\x18\x02 \x01(\x04\x12\x0f\n\x07\x63hoices\x18\x03 \x01(\r*b\n\tAdjacency\x12\x19\n\x15\x41\x44JACENCY_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x44JACENCY_ZERO_OUT_USER\x10\x01\x12\x1d\n\x19\x41\x44JACENCY_ADD_REMOVE_USER\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ADJACENCY']._serialized_start=4944
-  _globals['_ADJACENCY']._serialized_end=5042
-  _globals['_TASKDEFINITION']._serialized_start=362
-  _globals['_TASKDEFINITION']._serialized_end=1709
-  _globals['_SIGNEDTASK']._serialized_start=1711
-  _globals['_SIGNEDTASK']._serialized_end=1762
-  _globals['_MATRIXFACTORIZATIONMODEL']._serialized_start=1765
-  _globals['_MATRIXFACTORIZATIONMODEL']._serialized_end=1953
-  _globals['_RATINGSDATA']._serialized_start=1955
-  _globals['_RATINGSDATA']._serialized_end=2047
-  _globals['_IMPLICITDATA']._serialized_start=2049
-  _globals['_IMPLICITDATA']._serialized_end=2115
-  _globals['_PRIVACYTERMS']._serialized_start=2117
-  _globals['_PRIVACYTERMS']._serialized_end=2191
-  _globals['_DPAMTRAINING']._serialized_start=2194
-  _globals['_DPAMTRAINING']._serialized_end=2942
-  _globals['_DPAMTRAINING_WEIGHTING']._serialized_start=2857
-  _globals['_DPAMTRAINING_WEIGHTING']._serialized_end=2942
-  _globals['_QUANTILES']._serialized_start=2944
-  _globals['_QUANTILES']._serialized_end=3069
-  _globals['_USABLECOUNT']._serialized_start=3071
-  _globals['_USABLECOUNT']._serialized_end=3142
-  _globals['_COUNTFIRST']._serialized_start=3144
-  _globals['_COUNTFIRST']._serialized_end=3198
-  _globals['_COHORTTERMS']._serialized_start=3201
-  _globals['_COHORTTERMS']._serialized_end=3540
-  _globals['_COHORTTERMS_AGGREGATION']._serialized_start=3450
-  _globals['_COHORTTERMS_AGGREGATION']._serialized_end=3540
-  _globals['_COHORTROUNDS']._serialized_start=3542
-  _globals['_COHORTROUNDS']._serialized_end=3620
-  _globals['_ENCLAVEPOISSON']._serialized_start=3622
-  _globals['_ENCLAVEPOISSON']._serialized_end=3700
-  _globals['_MODELMANIFEST']._serialized_start=3702
-  _globals['_MODELMANIFEST']._serialized_end=3794
-  _globals['_SIGNEDMANIFEST']._serialized_start=3796
-  _globals['_SIGNEDMANIFEST']._serialized_end=3849
-  _globals['_TABLEMANIFEST']._serialized_start=3852
-  _globals['_TABLEMANIFEST']._serialized_end=3982
-  _globals['_RELEASE']._serialized_start=3985
-  _globals['_RELEASE']._serialized_end=4244
-  _globals['_SIGNEDRELEASE']._serialized_start=4246
-  _globals['_SIGNEDRELEASE']._serialized_end=4297
-  _globals['_SIGNEDROUNDKEY']._serialized_start=4299
-  _globals['_SIGNEDROUNDKEY']._serialized_end=4387
-  _globals['_VOIDEDKEY']._serialized_start=4389
-  _globals['_VOIDEDKEY']._serialized_end=4437
-  _globals['_RELEASEDTENSOR']._serialized_start=4439
-  _globals['_RELEASEDTENSOR']._serialized_end=4516
-  _globals['_CHARGE']._serialized_start=4519
-  _globals['_CHARGE']._serialized_end=4942
-  _globals['_CHARGE_STREAM']._serialized_start=4776
-  _globals['_CHARGE_STREAM']._serialized_end=4872
-  _globals['_CHARGE_SHUFFLED']._serialized_start=4874
-  _globals['_CHARGE_SHUFFLED']._serialized_end=4942
+  _globals['_ADJACENCY']._serialized_start=5005
+  _globals['_ADJACENCY']._serialized_end=5103
+  _globals['_TASKDEFINITION']._serialized_start=391
+  _globals['_TASKDEFINITION']._serialized_end=1794
+  _globals['_SIGNEDTASK']._serialized_start=1796
+  _globals['_SIGNEDTASK']._serialized_end=1847
+  _globals['_MATRIXFACTORIZATIONMODEL']._serialized_start=1850
+  _globals['_MATRIXFACTORIZATIONMODEL']._serialized_end=2038
+  _globals['_RATINGSDATA']._serialized_start=2040
+  _globals['_RATINGSDATA']._serialized_end=2132
+  _globals['_IMPLICITDATA']._serialized_start=2134
+  _globals['_IMPLICITDATA']._serialized_end=2200
+  _globals['_PRIVACYTERMS']._serialized_start=2202
+  _globals['_PRIVACYTERMS']._serialized_end=2276
+  _globals['_DPAMTRAINING']._serialized_start=2279
+  _globals['_DPAMTRAINING']._serialized_end=3003
+  _globals['_DPAMTRAINING_WEIGHTING']._serialized_start=2918
+  _globals['_DPAMTRAINING_WEIGHTING']._serialized_end=3003
+  _globals['_QUANTILES']._serialized_start=3005
+  _globals['_QUANTILES']._serialized_end=3130
+  _globals['_USABLECOUNT']._serialized_start=3132
+  _globals['_USABLECOUNT']._serialized_end=3203
+  _globals['_COUNTFIRST']._serialized_start=3205
+  _globals['_COUNTFIRST']._serialized_end=3259
+  _globals['_COHORTTERMS']._serialized_start=3262
+  _globals['_COHORTTERMS']._serialized_end=3601
+  _globals['_COHORTTERMS_AGGREGATION']._serialized_start=3511
+  _globals['_COHORTTERMS_AGGREGATION']._serialized_end=3601
+  _globals['_COHORTROUNDS']._serialized_start=3603
+  _globals['_COHORTROUNDS']._serialized_end=3681
+  _globals['_ENCLAVEPOISSON']._serialized_start=3683
+  _globals['_ENCLAVEPOISSON']._serialized_end=3761
+  _globals['_MODELMANIFEST']._serialized_start=3763
+  _globals['_MODELMANIFEST']._serialized_end=3855
+  _globals['_SIGNEDMANIFEST']._serialized_start=3857
+  _globals['_SIGNEDMANIFEST']._serialized_end=3910
+  _globals['_TABLEMANIFEST']._serialized_start=3913
+  _globals['_TABLEMANIFEST']._serialized_end=4043
+  _globals['_RELEASE']._serialized_start=4046
+  _globals['_RELEASE']._serialized_end=4305
+  _globals['_SIGNEDRELEASE']._serialized_start=4307
+  _globals['_SIGNEDRELEASE']._serialized_end=4358
+  _globals['_SIGNEDROUNDKEY']._serialized_start=4360
+  _globals['_SIGNEDROUNDKEY']._serialized_end=4448
+  _globals['_VOIDEDKEY']._serialized_start=4450
+  _globals['_VOIDEDKEY']._serialized_end=4498
+  _globals['_RELEASEDTENSOR']._serialized_start=4500
+  _globals['_RELEASEDTENSOR']._serialized_end=4577
+  _globals['_CHARGE']._serialized_start=4580
+  _globals['_CHARGE']._serialized_end=5003
+  _globals['_CHARGE_STREAM']._serialized_start=4837
+  _globals['_CHARGE_STREAM']._serialized_end=4933
+  _globals['_CHARGE_SHUFFLED']._serialized_start=4935
+  _globals['_CHARGE_SHUFFLED']._serialized_end=5003
 # @@protoc_insertion_point(module_scope)

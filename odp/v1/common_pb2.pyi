@@ -5,6 +5,7 @@ from odp.v1 import encoding_pb2 as _encoding_pb2
 from odp.v1 import events_query_pb2 as _events_query_pb2
 from odp.v1 import federated_pb2 as _federated_pb2
 from odp.v1 import heavy_hitters_pb2 as _heavy_hitters_pb2
+from odp.v1 import item_gradients_pb2 as _item_gradients_pb2
 from odp.v1 import local_statistics_pb2 as _local_statistics_pb2
 from odp.v1 import model_evaluation_pb2 as _model_evaluation_pb2
 from odp.v1 import public_table_pb2 as _public_table_pb2
@@ -29,7 +30,7 @@ ADJACENCY_ZERO_OUT_USER: Adjacency
 ADJACENCY_ADD_REMOVE_USER: Adjacency
 
 class TaskDefinition(_message.Message):
-    __slots__ = ("name", "population", "model", "data", "implicit", "examples", "privacy", "dpam", "statistics", "table", "quantiles", "fedavg", "dpsgd", "dpftrl", "model_evaluation", "local_statistics", "shuffled_statistics", "heavy_hitters", "draw_and_discard", "local_heavy_hitters", "private_fl", "usable_count", "glm", "network", "two_tower", "rated_items", "cohort", "developer_key", "broadcast", "computing_milliseconds", "count_first")
+    __slots__ = ("name", "population", "model", "data", "implicit", "examples", "privacy", "dpam", "statistics", "table", "quantiles", "fedavg", "dpsgd", "dpftrl", "model_evaluation", "local_statistics", "shuffled_statistics", "heavy_hitters", "draw_and_discard", "local_heavy_hitters", "private_fl", "usable_count", "item_gradients", "glm", "network", "two_tower", "rated_items", "cohort", "developer_key", "broadcast", "computing_milliseconds", "count_first")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +53,7 @@ class TaskDefinition(_message.Message):
     LOCAL_HEAVY_HITTERS_FIELD_NUMBER: _ClassVar[int]
     PRIVATE_FL_FIELD_NUMBER: _ClassVar[int]
     USABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ITEM_GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     GLM_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     TWO_TOWER_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +85,7 @@ class TaskDefinition(_message.Message):
     local_heavy_hitters: _heavy_hitters_pb2.LocalHeavyHitters
     private_fl: _federated_pb2.FederatedTraining
     usable_count: UsableCount
+    item_gradients: _item_gradients_pb2.ItemGradientTraining
     glm: _federated_pb2.GlmModel
     network: _federated_pb2.NetworkModel
     two_tower: _federated_pb2.TwoTowerModel
@@ -92,7 +95,7 @@ class TaskDefinition(_message.Message):
     broadcast: _broadcast_pb2.BroadcastTerms
     computing_milliseconds: int
     count_first: CountFirst
-    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., examples: _Optional[_Union[_federated_pb2.ExamplesData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., quantiles: _Optional[_Union[Quantiles, _Mapping]] = ..., fedavg: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpsgd: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpftrl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., model_evaluation: _Optional[_Union[_model_evaluation_pb2.ModelEvaluation, _Mapping]] = ..., local_statistics: _Optional[_Union[_local_statistics_pb2.LocalStatistics, _Mapping]] = ..., shuffled_statistics: _Optional[_Union[_local_statistics_pb2.ShuffledStatistics, _Mapping]] = ..., heavy_hitters: _Optional[_Union[_heavy_hitters_pb2.HeavyHitters, _Mapping]] = ..., draw_and_discard: _Optional[_Union[_draw_and_discard_pb2.DrawAndDiscard, _Mapping]] = ..., local_heavy_hitters: _Optional[_Union[_heavy_hitters_pb2.LocalHeavyHitters, _Mapping]] = ..., private_fl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., usable_count: _Optional[_Union[UsableCount, _Mapping]] = ..., glm: _Optional[_Union[_federated_pb2.GlmModel, _Mapping]] = ..., network: _Optional[_Union[_federated_pb2.NetworkModel, _Mapping]] = ..., two_tower: _Optional[_Union[_federated_pb2.TwoTowerModel, _Mapping]] = ..., rated_items: _Optional[_Union[_model_evaluation_pb2.RatedItems, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ..., computing_milliseconds: _Optional[int] = ..., count_first: _Optional[_Union[CountFirst, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., population: _Optional[str] = ..., model: _Optional[_Union[MatrixFactorizationModel, _Mapping]] = ..., data: _Optional[_Union[RatingsData, _Mapping]] = ..., implicit: _Optional[_Union[ImplicitData, _Mapping]] = ..., examples: _Optional[_Union[_federated_pb2.ExamplesData, _Mapping]] = ..., privacy: _Optional[_Union[PrivacyTerms, _Mapping]] = ..., dpam: _Optional[_Union[DpamTraining, _Mapping]] = ..., statistics: _Optional[_Union[_statistics_pb2.Statistics, _Mapping]] = ..., table: _Optional[_Union[_public_table_pb2.PublicTable, _Mapping]] = ..., quantiles: _Optional[_Union[Quantiles, _Mapping]] = ..., fedavg: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpsgd: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., dpftrl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., model_evaluation: _Optional[_Union[_model_evaluation_pb2.ModelEvaluation, _Mapping]] = ..., local_statistics: _Optional[_Union[_local_statistics_pb2.LocalStatistics, _Mapping]] = ..., shuffled_statistics: _Optional[_Union[_local_statistics_pb2.ShuffledStatistics, _Mapping]] = ..., heavy_hitters: _Optional[_Union[_heavy_hitters_pb2.HeavyHitters, _Mapping]] = ..., draw_and_discard: _Optional[_Union[_draw_and_discard_pb2.DrawAndDiscard, _Mapping]] = ..., local_heavy_hitters: _Optional[_Union[_heavy_hitters_pb2.LocalHeavyHitters, _Mapping]] = ..., private_fl: _Optional[_Union[_federated_pb2.FederatedTraining, _Mapping]] = ..., usable_count: _Optional[_Union[UsableCount, _Mapping]] = ..., item_gradients: _Optional[_Union[_item_gradients_pb2.ItemGradientTraining, _Mapping]] = ..., glm: _Optional[_Union[_federated_pb2.GlmModel, _Mapping]] = ..., network: _Optional[_Union[_federated_pb2.NetworkModel, _Mapping]] = ..., two_tower: _Optional[_Union[_federated_pb2.TwoTowerModel, _Mapping]] = ..., rated_items: _Optional[_Union[_model_evaluation_pb2.RatedItems, _Mapping]] = ..., cohort: _Optional[_Union[CohortTerms, _Mapping]] = ..., developer_key: _Optional[bytes] = ..., broadcast: _Optional[_Union[_broadcast_pb2.BroadcastTerms, _Mapping]] = ..., computing_milliseconds: _Optional[int] = ..., count_first: _Optional[_Union[CountFirst, _Mapping]] = ...) -> None: ...
 
 class SignedTask(_message.Message):
     __slots__ = ("definition", "signature")

@@ -137,7 +137,7 @@ class DPAM:
     """
 
     models: ClassVar[tuple[type, ...]] = (MatrixFactorization,)
-    data: ClassVar[type[TrainingData]] = RatingsData
+    data: ClassVar[tuple[type[TrainingData], ...]] = (RatingsData,)
 
     step: Step = "gramian"
     steps: int | None = None

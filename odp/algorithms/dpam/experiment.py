@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from odp.algorithms.dpam.config import DPAM, RatingsData
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNT_COLUMN, Terms
 from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
+from odp.algorithms.registry import recommender_for
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.errors import ConfigurationError
 from odp.evaluation.baselines import (
@@ -135,7 +136,7 @@ def standard_errors(
     task: TrainingTask, split: Split, model: ModelVersion, baselines: Mapping[str, Outcome]
 ) -> dict[str, float]:
     """Of the differences of a final model's test RMSE to those of baselines, by name, over paired users."""
-    predicted = DpamPopulation(task.definition()).predict(model, merge(split.train, split.validation), split.test)
+    predicted = _population(task.definition()).predict(model, merge(split.train, split.validation), split.test)
     ours = rmse_influence(predicted, split.test)
     return {
         name: difference_error(ours, outcome.influence)
@@ -153,13 +154,18 @@ def intervals_line(reliability: Reliability) -> str:
     )
 
 
+def _population(definition: common_pb2.TaskDefinition) -> DpamPopulation:
+    """Of any training of a model of ratings."""
+    return cast(DpamPopulation, recommender_for(definition).population())
+
+
 class TaskEvaluation:
     """``odp.algorithms.experiment.TrainingEvaluation``: root mean square errors of predicted ratings, and coverage."""
 
     round_metrics: ClassVar[tuple[str, ...]] = ("validation_rmse", "test_rmse")
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._definition, self._population = definition, DpamPopulation(definition)
+        self._definition, self._population = definition, _population(definition)
 
     def left_out(self, split: Split) -> dict[str, LeftOut]:
         """None: all ratings of a split take part."""
@@ -201,14 +207,13 @@ def covered(
     Raises:
       DataError: sizes do not fit the task.
     """
-    terms = Terms.of(definition)
     return reliability(
         history,
         targets,
         predict=lambda observed, wanted: population.predict(model, observed, wanted),
         half_widths=lambda observed, wanted, levels: population.half_widths(model, observed, wanted, levels=levels),
-        least=terms.low,
-        most=terms.high,
+        least=definition.data.low,
+        most=definition.data.high,
     )
 
 
@@ -283,7 +288,7 @@ def diagnose(
       DataError: sizes do not fit the task.
     """
     definition = task.definition()
-    population = DpamPopulation(definition)
+    population = _population(definition)
     history = merge(split.train, split.validation)
     squares = (population.predict(model, history, split.test) - split.test.values) ** 2
     means = dp_item_means(task, split.train, seed=seed)
@@ -296,9 +301,9 @@ def diagnose(
     # A model of the round of biases has no factors, so its predictions are what targets are measured from.
     biases = ModelVersion(min(model.version, BIASES_ROUND), model.tables)
     off = np.abs(train.values - population.predict(biases, train, train))
-    squared = np.bincount(train.users(), weights=off**2, minlength=train.n_users)
-    targets_clipped, users_shortened = _clipped(definition.dpam, train, off, squared)
+    mean_squares = np.bincount(train.users(), weights=off**2, minlength=train.n_users) / np.maximum(train.counts(), 1)
     bound, sizes = definition.privacy.max_items_per_user, train.counts()
+    clip, vector_clip = population.target_bounds(sizes)
     return Diagnostics(
         popularity=_buckets(counts, split.test.items, squares, others),
         activity=_buckets(history.counts().astype(np.float64), split.test.users(), squares, others),
@@ -306,26 +311,11 @@ def diagnose(
         clipping=Clipping(
             users_over_bound=float((sizes > bound).mean()) if len(sizes) else 0.0,
             ratings_left_out=_share(float(np.maximum(sizes - bound, 0).sum()), train),
-            targets_clipped=targets_clipped,
-            users_shortened=users_shortened,
+            targets_clipped=_share(float((off > clip).sum()), train),
+            users_shortened=float((mean_squares > vector_clip**2).mean()) if train.n_users else 0.0,
         ),
         intervals=covered(definition, population, model, history, split.test) if intervals is None else intervals,
     )
-
-
-def _clipped(
-    training: common_pb2.DpamTraining, train: Ratings, off: Float64Array, squared: Float64Array
-) -> tuple[float, float]:
-    """(share of targets beyond their clip, share of users beyond theirs) of differences, and users' sums of squares."""
-    if not train.n_users:
-        return 0.0, 0.0
-    if training.gradient_steps:  # no target has a bound of its own
-        return 0.0, float((squared > training.factor_vector_clip**2).mean())
-    clip, vector_clip = training.bias_target_clip, training.bias_vector_clip
-    if training.steps:
-        clip, vector_clip = training.factor_target_clip, training.factor_vector_clip
-    means = squared / np.maximum(train.counts(), 1)
-    return _share(float((off > clip).sum()), train), float((means > vector_clip**2).mean())
 
 
 def _share(count: float, ratings: Ratings) -> float:

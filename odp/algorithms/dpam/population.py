@@ -243,6 +243,13 @@ class DpamPopulation:
                 parallel.each(user, range(block.n_users), threads=self._threads)
         return out
 
+    def target_bounds(self, sizes: Int64Array) -> tuple[float, Float64Array]:
+        """(bound of one target of the last round, those of the root mean squares of users with ``sizes`` [n] items)."""
+        terms, last = self._terms, self._terms.rounds - 1
+        if terms.gradient:
+            return math.inf, terms.factor_vector_clip / np.sqrt(np.maximum(sizes, 1))
+        return terms.target_clip(last), np.full(len(sizes), terms.vector_clip(last))
+
     def _predict_smoothly(
         self, broadcast: ModelVersion, model: _Model | None, block: _Block, wanted: _Block, out: Float64Array
     ) -> None:

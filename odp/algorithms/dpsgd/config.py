@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
+from odp.algorithms.choices import TrainingData
+from odp.algorithms.dpam.config import RatingsData
 from odp.algorithms.federated.config import FederatedTraining
+from odp.algorithms.registry import part_of
+from odp.errors import ConfigurationError
+from odp.models.examples import Examples
 from odp.models.local_training import MOST_BATCH, LocalTraining
+from odp.models.matrix_factorization import MatrixFactorization
+from odp.models.trained import trained_models
+
+if TYPE_CHECKING:
+    from odp.v1 import common_pb2
+
+#: What there is to choose where the model is a matrix factorization.
+_OF_ITEMS = ("rounds", "clip", "server_rate")
 
 
 @_validate.strict_keywords
@@ -17,6 +31,12 @@ class DPSGD(FederatedTraining):
 
     It is federated averaging with one step on one batch. ``server_rate`` is the step size.
 
+    With an ``odp.MatrixFactorization`` and ``odp.RatingsData``, devices solve their own bias and row, and send the
+    clipped gradient of the item table (docs/dpam.md, "DP-SGD on the item table"). The first of the ``rounds`` releases
+    how much attention every item has, by which the steps of all others are divided; ``clip`` is in standard deviations
+    of a rating; step t = 0, 1, .. goes ``server_rate / (server_rate + t)`` of the way, and the rate is 1 or more.
+    Nothing else is chosen.
+
     Attributes:
       most_examples: that a device's gradient is the mean over; where it has more, each round draws that many anew, of
         its newest four times as many.
@@ -25,10 +45,12 @@ class DPSGD(FederatedTraining):
       ConfigurationError: a number is out of range.
 
     Source: Abadi et al. 2016, "Deep learning with differential privacy", with users in place of examples; McMahan et
-    al. 2018, "FedSGD".
+    al. 2018, "FedSGD"; local rows: Singhal et al. 2021 (arXiv 2102.03448).
     """
 
     field: ClassVar[str] = "dpsgd"
+    models: ClassVar[tuple[type, ...]] = (*trained_models(), MatrixFactorization)
+    data: ClassVar[tuple[type[TrainingData], ...]] = (Examples, RatingsData)
 
     most_examples: int = 1000
 
@@ -39,3 +61,27 @@ class DPSGD(FederatedTraining):
     def local(self) -> LocalTraining:
         """One step of size 1 on one batch: the difference is the gradient."""
         return LocalTraining(rate=1.0, epochs=1, batch=self.most_examples, most_examples=self.most_examples)
+
+    def write(self, definition: common_pb2.TaskDefinition) -> None:
+        """As of every training. Raises ConfigurationError where model and data do not go together, or as that."""
+        of_items = definition.HasField("model")
+        if of_items == (definition.WhichOneof("local_data") == "examples"):
+            raise ConfigurationError(
+                "Expected odp.DPSGD of an odp.MatrixFactorization to go with odp.RatingsData, and of other models with "
+                "odp.Examples"
+            )
+        if not of_items:
+            super().write(definition)
+            return
+        for field in dataclasses.fields(self):
+            chosen = getattr(self, field.name)
+            if field.name not in _OF_ITEMS and chosen != field.default:
+                raise ConfigurationError(
+                    f"Expected no {field.name}={chosen!r} with an odp.MatrixFactorization: there is "
+                    f"{', '.join(_OF_ITEMS)} to choose"
+                )
+        _validate.integer(low=2, high=self.rounds, rounds=self.rounds)
+        _validate.within(low=1.0, high=1e6, server_rate=self.server_rate)
+        part_of("item_gradients", "config").write(
+            definition, steps=self.rounds - 1, rate=self.server_rate, clip=self.clip
+        )

@@ -48,7 +48,7 @@ class Factorization(Recommender):
 
     @property
     def rows_per_request(self) -> int:
-        return int(self.definition.dpam.slices_per_device)
+        return self.terms().slices_per_device
 
     def check_for_devices(self) -> None:
         if self.definition.WhichOneof("local_data") is None:

@@ -212,7 +212,7 @@ class FederatedTraining(abc.ABC):
     #: The field of a task definition that ``write`` fills.
     field: ClassVar[str]
     models: ClassVar[tuple[type, ...]] = trained_models()
-    data: ClassVar[type[TrainingData]] = Examples
+    data: ClassVar[tuple[type[TrainingData], ...]] = (Examples,)
 
     rounds: int = 50
     clip: float = 0.5

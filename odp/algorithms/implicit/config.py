@@ -96,7 +96,7 @@ class ImplicitDPAM:
     """
 
     models: ClassVar[tuple[type, ...]] = (MatrixFactorization,)
-    data: ClassVar[type[TrainingData]] = ImplicitData
+    data: ClassVar[tuple[type[TrainingData], ...]] = (ImplicitData,)
 
     steps: int = 4
     row_clip: float | None = None

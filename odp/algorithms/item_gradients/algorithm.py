@@ -1,0 +1,51 @@
+"""Gradients of an item table as the platform sees them."""
+
+from __future__ import annotations
+
+from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
+from odp.algorithms.declared import DeclaredRelease
+from odp.algorithms.dpam import algorithm
+from odp.algorithms.dpam.terms import Terms as ModelTerms
+from odp.algorithms.item_gradients.terms import Terms
+from odp.algorithms.seam import Query
+from odp.numerics.arrays import Float32Array
+from odp.protocol.wire.encoding import Encoding
+
+
+class TaskAlgorithm(algorithm.TaskAlgorithm):
+    """``odp.algorithms.capabilities.Recommender`` of tasks by gradients on ratings: DPAM's model, trained otherwise."""
+
+    @property
+    def encoding(self) -> Encoding:
+        return "float32"
+
+    def gradients(self) -> Terms:
+        """The definition, read and checked."""
+        return Terms.of(self.definition)
+
+    def terms(self) -> ModelTerms:
+        """Those of the model alone."""
+        return self.gradients().model
+
+    def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
+        from odp.algorithms.item_gradients.server import ItemGradientServer
+
+        return ItemGradientServer(self.definition, item_features)
+
+    def client(self) -> RecommenderClient:
+        from odp.algorithms.item_gradients.client import ItemGradientClient
+
+        return ItemGradientClient(self.definition)
+
+    def query(self, round: int) -> Query:
+        from odp.algorithms.item_gradients.query import ItemGradientQuery
+
+        return ItemGradientQuery(self.gradients(), round)
+
+    def population(self) -> RecommenderPopulation:
+        from odp.algorithms.item_gradients.population import ItemGradientPopulation
+
+        return ItemGradientPopulation(self.definition)
+
+    def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
+        return [self.query(round).releases for round in range(self.gradients().rounds)]

@@ -1,0 +1,57 @@
+"""Gradients of an item table on one device: what it contributes. It reads and predicts as a device of DPAM.
+
+Imports numpy alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from odp.algorithms.dpam.client import DpamClient
+from odp.algorithms.dpam.userside import ridges, usable_rows
+from odp.algorithms.factorization.slices import find_slices
+from odp.algorithms.item_gradients import codec, userside
+from odp.algorithms.item_gradients.terms import MASSES_ROUND, Terms, as_read
+from odp.algorithms.seam import LocalData
+from odp.protocol.wire.model import Slices
+from odp.v1 import common_pb2
+
+
+class ItemGradientClient(DpamClient):
+    """``odp.algorithms.seam.Client`` of one task.
+
+    Args:
+      definition: the task that the device verified.
+
+    Raises:
+      ConfigurationError: the definition is no valid task of this kind.
+    """
+
+    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+        self._gradients = Terms.of(definition)
+        super().__init__(as_read(definition))
+
+    def empty(self, round: int) -> bytes:
+        """No item, and a row of zeros."""
+        return codec.empty_payload(self._gradients, round)
+
+    def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
+        """As DPAM's, with the local parameters of this method: values are clamped, and items without a slice left out.
+
+        In the round of masses no slice is needed.
+
+        Raises:
+          ConfigurationError: as ``check_model``.
+        """
+        terms, own = self._gradients, self._in_order(data, round=round, seed=seed)
+        rows = np.zeros((len(own.items), terms.model.width))
+        has_slice = np.ones(len(own.items), dtype=np.bool_)
+        both = np.zeros(2)
+        if round != MASSES_ROUND:
+            has_slice, place = find_slices(slices, own.items)
+            rows[has_slice] = usable_rows(terms.model, slices.rows[place[has_slice]])
+            both = ridges(terms.model, slices.dense)
+        user = np.zeros(len(own.items), dtype=np.int64)
+        entries = userside.Entries(1, user, own.items, own.values.astype(np.float64), rows)
+        sent, local = userside.contributions(terms, entries.where(has_slice), both, round=round)
+        return codec.encode(terms, round, sent)[0], local[0].astype("<f8").tobytes()

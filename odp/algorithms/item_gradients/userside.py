@@ -1,0 +1,102 @@
+"""What a device computes, for any number of devices at once: ``client.py`` runs it for one, ``population.py`` for all.
+
+A device solves its own bias and row on the slices that it has, forms the gradient of its squared error with respect to
+the item table (downhill), and scales it down to the clip. Nothing but that gradient leaves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.dpam.codec import Contributions
+from odp.algorithms.dpam.terms import BIAS_COLUMN, FACTOR_COLUMNS
+from odp.algorithms.factorization.codec import shortened
+from odp.algorithms.item_gradients.codec import LIMIT, UNITS
+from odp.algorithms.item_gradients.terms import MASSES_ROUND, Terms
+from odp.numerics.arrays import Float64Array, Int64Array
+
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Local data of ``users`` devices, one entry after the other: each device's in its order of use.
+
+    Attributes:
+      user: of each entry, int64 [E], ascending.
+      items, values: int64 and float64 [E].
+      rows: of the items, float64 [E, width].
+    """
+
+    users: int
+    user: Int64Array
+    items: Int64Array
+    values: Float64Array
+    rows: Float64Array
+
+    @property
+    def place(self) -> Int64Array:
+        """Of each entry among its device's, int64 [E] from 0."""
+        first = np.searchsorted(self.user, self.user)
+        return np.arange(len(self.user)) - first
+
+    def where(self, which: npt.NDArray[np.bool_] | Int64Array) -> Entries:
+        """The entries of a mask [E], or at places in an order."""
+        return Entries(self.users, self.user[which], self.items[which], self.values[which], self.rows[which])
+
+    def sums(self, numbers: Float64Array) -> Float64Array:
+        """Of each device, over its entries: float64 [users, k] of [E, k]."""
+        total = np.zeros((self.users, numbers.shape[1]))
+        if len(numbers):
+            first = np.flatnonzero(np.diff(self.user, prepend=-1))
+            total[self.user[first]] = np.add.reduceat(numbers, first, axis=0)
+        return total
+
+
+def solve(terms: Terms, entries: Entries, ridges: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """(bias and row of each device, float64 [users, 1 + rank], errors of the entries [E]), both before any clip.
+
+    Ridge regression of values less centre and item bias on (1, factors), in closed form; ``ridges`` [2] are on the row
+    and on the bias.
+    """
+    width = 1 + terms.model.rank
+    design = np.ones((len(entries.user), width))
+    design[:, 1:] = entries.rows[:, FACTOR_COLUMNS:]
+    residual = entries.values - terms.model.centre - entries.rows[:, BIAS_COLUMN]
+    first, second = np.triu_indices(width)
+    packed = entries.sums(design[:, first] * design[:, second])
+    normal = np.empty((entries.users, width, width))
+    normal[:, first, second] = packed
+    normal[:, second, first] = packed
+    normal[:, range(width), range(width)] += np.concatenate((ridges[1:], np.repeat(ridges[:1], width - 1)))
+    local = np.linalg.solve(normal, entries.sums(design * residual[:, None])[:, :, None])[:, :, 0]
+    return local, residual - np.einsum("ed,ed->e", local[entries.user], design)
+
+
+def contributions(
+    terms: Terms, entries: Entries, ridges: Float64Array, *, round: int
+) -> tuple[Contributions, Float64Array]:
+    """(what leaves the devices, which is of their first ``max_items`` entries; bias and row of each, which do not)."""
+    sent = entries.place < terms.model.max_items
+    at = entries.user[sent], entries.place[sent]
+    shape = (entries.users, terms.model.max_items)
+    items, used, targets = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64), np.zeros(shape)
+    items[at], used[at] = entries.items[sent], 1
+    if round == MASSES_ROUND:
+        each = np.trunc(UNITS / np.sqrt(np.maximum(used.sum(axis=1, keepdims=True), 1))).astype(np.int64)
+        nothing = np.zeros((entries.users, 0), dtype=np.int64)
+        return Contributions(nothing, items, used, each * used), np.zeros((entries.users, 1))
+    local, error = solve(terms, entries, ridges)
+    targets[at] = error[sent] / terms.unit
+    rows = np.concatenate((np.ones((entries.users, 1)), clipped_rows(local[:, 1:], terms.row_clip)), axis=1)
+    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    targets *= norm * (UNITS / terms.clip)
+    return Contributions(shortened(rows / norm * UNITS, LIMIT), items, used, shortened(targets, LIMIT)), local
+
+
+def clipped_rows(rows: Float64Array, clip: float) -> Float64Array:
+    """Rows [n, rank] scaled down to L2 norm ``clip`` where longer."""
+    return rows * np.minimum(1.0, clip / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _TINY))
