@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bodp/v1/item_gradients.proto\x12\x06odp.v1\"\xe5\x01\n\x14ItemGradientTraining\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x01\x12\x10\n\x08row_clip\x18\x04 \x01(\x01\x12\x11\n\trow_ridge\x18\x05 \x01(\x01\x12\x12\n\nbias_ridge\x18\x06 \x01(\x01\x12\x0e\n\x06\x63\x65ntre\x18\x07 \x01(\x01\x12\x12\n\nmass_noise\x18\x08 \x01(\x01\x12\x16\n\x0egradient_noise\x18\t \x01(\x01\x12\x12\n\nstart_seed\x18\n \x01(\x04\x12\x19\n\x11slices_per_device\x18\x0b \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bodp/v1/item_gradients.proto\x12\x06odp.v1\"\x97\x02\n\x14ItemGradientTraining\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x0c\n\x04\x63lip\x18\x03 \x01(\x01\x12\x10\n\x08row_clip\x18\x04 \x01(\x01\x12\x11\n\trow_ridge\x18\x05 \x01(\x01\x12\x12\n\nbias_ridge\x18\x06 \x01(\x01\x12\x0e\n\x06\x63\x65ntre\x18\x07 \x01(\x01\x12\x12\n\nmass_noise\x18\x08 \x01(\x01\x12\x16\n\x0egradient_noise\x18\t \x01(\x01\x12\x12\n\nstart_seed\x18\n \x01(\x04\x12\x19\n\x11slices_per_device\x18\x0b \x01(\r\x12\x19\n\x11unobserved_weight\x18\x0c \x01(\x01\x12\x15\n\rgramian_noise\x18\r \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'odp.v1.item_gradients_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ITEMGRADIENTTRAINING']._serialized_start=40
-  _globals['_ITEMGRADIENTTRAINING']._serialized_end=269
+  _globals['_ITEMGRADIENTTRAINING']._serialized_end=319
 # @@protoc_insertion_point(module_scope)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
 from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dpam import algorithm
-from odp.algorithms.dpam.terms import Terms as ModelTerms
-from odp.algorithms.item_gradients.terms import Terms
+from odp.algorithms.dpam.terms import Terms as RatingTerms
+from odp.algorithms.item_gradients.terms import Terms, terms_of
 from odp.algorithms.seam import Query
 from odp.numerics.arrays import Float32Array
 from odp.protocol.wire.encoding import Encoding
@@ -19,11 +19,11 @@ class TaskAlgorithm(algorithm.TaskAlgorithm):
     def encoding(self) -> Encoding:
         return "float32"
 
-    def gradients(self) -> Terms:
+    def gradients(self) -> Terms[RatingTerms]:
         """The definition, read and checked."""
-        return Terms.of(self.definition)
+        return terms_of(self.definition)
 
-    def terms(self) -> ModelTerms:
+    def terms(self) -> RatingTerms:
         """Those of the model alone."""
         return self.gradients().model
 

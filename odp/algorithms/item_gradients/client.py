@@ -11,7 +11,7 @@ from odp.algorithms.dpam.client import DpamClient
 from odp.algorithms.dpam.userside import ridges, usable_rows
 from odp.algorithms.factorization.slices import find_slices
 from odp.algorithms.item_gradients import codec, userside
-from odp.algorithms.item_gradients.terms import MASSES_ROUND, Terms, as_read
+from odp.algorithms.item_gradients.terms import MASSES_ROUND, as_read, terms_of
 from odp.algorithms.seam import LocalData
 from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
@@ -28,7 +28,7 @@ class ItemGradientClient(DpamClient):
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._gradients = Terms.of(definition)
+        self._gradients = terms_of(definition)
         super().__init__(as_read(definition))
 
     def empty(self, round: int) -> bytes:
@@ -44,14 +44,11 @@ class ItemGradientClient(DpamClient):
           ConfigurationError: as ``check_model``.
         """
         terms, own = self._gradients, self._in_order(data, round=round, seed=seed)
-        rows = np.zeros((len(own.items), terms.model.width))
-        has_slice = np.ones(len(own.items), dtype=np.bool_)
-        both = np.zeros(2)
-        if round != MASSES_ROUND:
-            has_slice, place = find_slices(slices, own.items)
-            rows[has_slice] = usable_rows(terms.model, slices.rows[place[has_slice]])
-            both = ridges(terms.model, slices.dense)
-        user = np.zeros(len(own.items), dtype=np.int64)
-        entries = userside.Entries(1, user, own.items, own.values.astype(np.float64), rows)
-        sent, local = userside.contributions(terms, entries.where(has_slice), both, round=round)
+        if round == MASSES_ROUND:
+            everything = userside.Entries.of(own, np.zeros((len(own.items), 0)))
+            return codec.encode(terms, round, userside.masses(terms, everything))[0], np.zeros(1, dtype="<f8").tobytes()
+        has_slice, place = find_slices(slices, own.items)
+        rows = usable_rows(terms.model, slices.rows[place[has_slice]]).astype(np.float64)
+        entries = userside.Entries.of(own.where(has_slice), rows)
+        sent, local = userside.contributions(terms, entries, ridges(terms.model, slices.dense))
         return codec.encode(terms, round, sent)[0], local[0].astype("<f8").tobytes()

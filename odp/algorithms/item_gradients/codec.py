@@ -4,59 +4,72 @@
 round        fields
 ===========  =======================================================================================================
 masses       ``items`` uint32 [K], ``targets`` int16 [K]; an unused place holds ``NO_ITEM``
-gradients    ``row`` int16 [1 + rank], then as masses
+gradients    ``row`` int16 [d], ``own`` int16 [e] unless e is 0, then as masses
 ===========  =======================================================================================================
 
 A gradient is the outer product of targets and row, and its norm the product of theirs. The row's is 1, in units of
-2^-14; that of the targets is at most the round's bound, in units of bound / 2^14.
+2^-14; that of the targets is at most the round's bound, in units of bound / 2^14. The outer product of ``own`` with
+itself has the square of its norm, at most the bound of the Gramian, in units of whose root / 2^14 it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from odp.algorithms.dpam.codec import Contributions
+from odp.algorithms.dpam import codec as of_ratings
 from odp.algorithms.factorization import codec
 from odp.algorithms.factorization.codec import NO_ITEM
+from odp.algorithms.factorization.terms import CommonTerms
 from odp.algorithms.item_gradients.terms import Terms
+from odp.numerics.arrays import Int64Array
 
 UNITS = 2**14
-#: Largest sum of squares of a row, and of targets.
+#: Largest sum of squares of a row, of targets and of an own row.
 LIMIT = UNITS**2
 
 
-def layout(terms: Terms, round: int) -> np.dtype[Any]:
+@dataclass(frozen=True)
+class Contributions(of_ratings.Contributions):
+    """Contributions of n users with own rows int64 [n, e]; weight 1 marks a used place."""
+
+    own: Int64Array
+
+
+def layout(terms: Terms[CommonTerms], round: int) -> np.dtype[Any]:
     """The numpy record of one payload; its ``itemsize`` is the payload's length in bytes."""
     places = (terms.model.max_items,)
-    fields: list[Any] = [("items", "<u4", places), ("targets", "<i2", places)]
-    if width := terms.width_of(round):
-        fields.insert(0, ("row", "<i2", (width,)))
-    return np.dtype(fields)
+    rows = zip(("row", "own"), terms.widths_of(round), strict=True)
+    fields: list[Any] = [(name, "<i2", (width,)) for name, width in rows if width]
+    return np.dtype([*fields, ("items", "<u4", places), ("targets", "<i2", places)])
 
 
-def encode(terms: Terms, round: int, contributions: Contributions) -> list[bytes]:
+def encode(terms: Terms[CommonTerms], round: int, contributions: Contributions) -> list[bytes]:
     """One payload per user."""
     record = np.zeros(len(contributions.items), dtype=layout(terms, round))
     used = contributions.weights > 0
     record["items"] = np.where(used, contributions.items, NO_ITEM)
     record["targets"] = np.where(used, contributions.targets, 0)
-    if terms.width_of(round):
-        record["row"] = contributions.rows
+    for name, rows in (("row", contributions.rows), ("own", contributions.own)):
+        if rows.shape[1]:
+            record[name] = rows
     return codec.payloads_of(record)
 
 
-def empty_payload(terms: Terms, round: int) -> bytes:
+def empty_payload(terms: Terms[CommonTerms], round: int) -> bytes:
     """The payload of a device without data: it uses no place, and adds zero to every sum."""
     places = np.zeros((1, terms.model.max_items), dtype=np.int64)
-    rows = np.zeros((1, terms.width_of(round)), dtype=np.int64)
-    (payload,) = encode(terms, round, Contributions(rows, places, places, places))
+    row, own = (np.zeros((1, width), dtype=np.int64) for width in terms.widths_of(round))
+    (payload,) = encode(terms, round, Contributions(row, places, places, places, own))
     return payload
 
 
-def decode(terms: Terms, round: int, payloads: Sequence[bytes]) -> Contributions:
+def decode(terms: Terms[CommonTerms], round: int, payloads: Sequence[bytes]) -> Contributions:
     """The inverse of :func:`encode`, for payloads of the right length; checks nothing else."""
     record, common = codec.decoded(layout(terms, round), payloads)
-    return Contributions(common.rows, common.items, common.weights, record["targets"].astype(np.int64))
+    none = np.zeros((len(record), 0), dtype=np.int64)
+    own = record["own"].astype(np.int64) if terms.widths_of(round)[1] else none
+    return Contributions(common.rows, common.items, common.weights, record["targets"].astype(np.int64), own)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.dpam import userside as reading
-from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.item_gradients import userside
+from odp.algorithms.item_gradients.codec import Contributions
 from odp.algorithms.item_gradients.query import ItemGradientSum
-from odp.algorithms.item_gradients.terms import MASSES_ROUND, Terms, as_read
+from odp.algorithms.item_gradients.terms import MASSES_ROUND, Terms, as_read, terms_of
 from odp.crypto.keyed_hash import round_hashes
 from odp.numerics import parallel
 from odp.numerics.arrays import Float64Array, Int64Array
@@ -35,7 +35,7 @@ class ItemGradientPopulation(DpamPopulation):
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._gradients = Terms.of(definition)
+        self._gradients = terms_of(definition)
         super().__init__(as_read(definition))
 
     def target_bounds(self, sizes: Int64Array) -> tuple[float, Float64Array]:
@@ -67,28 +67,31 @@ class ItemGradientPopulation(DpamPopulation):
           DataError: sizes do not fit the task.
         """
         self._check(ratings, seeds)
-        model = self._gradients.model
-        usable = reading.usable(model, broadcast)
-        ridges = reading.ridges(model, usable.dense)
-        fetched = model.max_items if round == MASSES_ROUND else model.slices_per_device
-        least = 1 + (1 + model.rank) * (2 + model.rank) // 2
-        # As if every user had some entries more, for the places of its contribution.
-        cost = ratings.offsets * least + np.arange(len(ratings.offsets)) * model.max_items
-        for start, end in parallel.ranges(cost, _NUMBERS):
-            block = self._block_of(ratings, start, end)
-            user = np.repeat(np.arange(block.n_users), np.diff(block.offsets))
-            items = block.items.astype(np.int64)
-            order = np.lexsort((round_hashes(seeds[block.users].astype(np.uint64)[user], round, items), user))
-            within = np.arange(len(user)) - block.offsets[user] < fetched
-            order = order[within]
-            entries = userside.Entries(
-                block.n_users,
-                user[order],
-                items[order],
-                block.values[order].astype(np.float64),
-                usable.keyed.rows[items[order]].astype(np.float64),
-            )
-            yield (
-                np.arange(start, end),
-                userside.contributions(self._gradients, entries, ridges, round=round)[0],
-            )
+        usable = reading.usable(self._gradients.model, broadcast)
+        ridges = reading.ridges(self._gradients.model, usable.dense)
+        for users, entries in blocks(self._gradients, ratings, usable.keyed.rows, round=round, seeds=seeds):
+            if round == MASSES_ROUND:
+                yield users, userside.masses(self._gradients, entries)
+            else:
+                yield users, userside.contributions(self._gradients, entries, ridges)[0]
+
+
+def blocks(
+    terms: Terms[Any], ratings: Ratings, table: npt.NDArray[np.float32], *, round: int, seeds: npt.NDArray[np.uint64]
+) -> Iterator[tuple[Int64Array, userside.Entries]]:
+    """(users int64 [n], their entries in the order of use, as many as devices have slices) with rows of ``table``."""
+    model = terms.model
+    fetched = model.max_items if round == MASSES_ROUND else model.slices_per_device
+    # Outer products of an entry's numbers, and the places of a user's contribution.
+    size = 1 + (1 + model.rank) * (2 + model.rank) // 2
+    cost = ratings.offsets * size + np.arange(len(ratings.offsets)) * model.max_items
+    for start, end in parallel.ranges(cost, _NUMBERS):
+        offsets = ratings.offsets[start : end + 1]
+        here = slice(int(offsets[0]), int(offsets[-1]))
+        items = np.asarray(ratings.items[here]).astype(np.int64)
+        values = np.asarray(ratings.values[here]).astype(np.float64)
+        user = np.repeat(np.arange(end - start), np.diff(offsets))
+        order = np.lexsort((round_hashes(seeds[start:end].astype(np.uint64)[user], round, items), user))
+        order = order[np.arange(len(user)) - (offsets - offsets[0])[user] < fetched]
+        rows = table[items[order]].astype(np.float64)
+        yield np.arange(start, end), userside.Entries(end - start, user[order], items[order], values[order], rows)

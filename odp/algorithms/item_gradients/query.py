@@ -1,21 +1,24 @@
 """The declared queries of gradients of an item table: what the enclave checks, sums, noises and charges in each round.
 
-Guarantee: whatever a device sends, a contribution that ``ItemGradientQuery.check`` accepts moves the sums of a round by
-at most the declared L2 sensitivities, because its items are pairwise distinct (its blocks are orthogonal) and
+Guarantee: whatever a device sends, a contribution that ``ItemGradientQuery.check`` accepts moves the stacked sums of a
+round by at most the declared L2 sensitivities, because its items are pairwise distinct (its blocks are orthogonal) and
 
-=========  ============  =================  ===========  ==================
-release    shape         sum over users of  sensitivity  noise std
-=========  ============  =================  ===========  ==================
-masses     [m]           y                  1            mass_noise
-gradients  [m, d + 1]    y x                C            gradient_noise C
-=========  ============  =================  ===========  ==================
+=========  ============  =================  ==============  ==================  ==================
+release    shape         sum over users of  in tasks on     sensitivity         noise std
+=========  ============  =================  ==============  ==================  ==================
+masses     [m]           y                  both            1                   mass_noise
+gradients  [m, d]        y x                both            C                   gradient_noise C
+gramian    [p]           z z', packed       implicit data   G (Frobenius)       gramian_noise G
+=========  ============  =================  ==============  ==================  ==================
 
-with d the rank, C the clip, x the user's row, of norm at most 1, and the sum of y^2 at most 1 or C^2: the norm of an
-outer product is the product of the norms. Neither depends on how many items a user has.
+with x the user's row [d], of norm at most 1; the sum of y^2 at most 1, or C^2 in a round of gradients, C the clip; and
+z a second row, of squared norm at most G: the norm of an outer product is the product of the norms. None of them
+depends on how many items a user has. Two releases of one round reach their bounds together, so both are charged.
 
-Source: Abadi et al. 2016 (arXiv 1607.00133); a user's gradient as one: McMahan et al. 2018 (arXiv 1710.06963).
+Source: Abadi et al. 2016 (arXiv 1607.00133); a user's gradient as one: McMahan et al. 2018 (arXiv 1710.06963); the
+two parts of the gradient over all pairs: Chien et al. 2021 (arXiv 2107.09802).
 
-Exact sums: an entry is below 2^28, so float64 sums over a block of users are exact whatever their order.
+Exact sums: a product is below 2^28, so float64 sums over a block of users are exact whatever their order.
 """
 
 from __future__ import annotations
@@ -27,43 +30,56 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.declared import GaussianSum
-from odp.algorithms.dpam.codec import Contributions
-from odp.algorithms.factorization.query import BLOCK, ContributionSum, FactorizationQuery, FactorSums, plain_release
+from odp.algorithms.factorization.query import (
+    BLOCK,
+    ContributionSum,
+    FactorizationQuery,
+    FactorSums,
+    packed_release,
+    plain_release,
+)
+from odp.algorithms.factorization.terms import CommonTerms
 from odp.algorithms.item_gradients import codec
+from odp.algorithms.item_gradients.codec import Contributions
 from odp.algorithms.item_gradients.terms import MASSES_ROUND, Terms
 from odp.numerics.arrays import Float64Array, Int64Array
 
 
 class ItemGradientSum(ContributionSum[Contributions]):
-    """The running sum of one round, int64; ``add`` trusts that its input was checked.
+    """The running sums of one round, int64; ``add`` trusts that its input was checked.
 
     Args:
       oblivious: adds at addresses that do not depend on the contributions; see ``factorization/query.py``.
     """
 
-    def __init__(self, terms: Terms, round: int, *, oblivious: bool = False) -> None:
+    def __init__(self, terms: Terms[CommonTerms], round: int, *, oblivious: bool = False) -> None:
         super().__init__(functools.partial(codec.decode, terms, round))
-        (self._release,) = declared_releases(terms, round)
-        width = max(terms.width_of(round), 1)
+        self._releases = declared_releases(terms, round)
+        width, own = terms.widths_of(round)
         items, places = terms.model.items, terms.model.max_items
-        self._total = np.zeros((items, width), dtype=np.int64)
-        self._oblivious = FactorSums(items, places, (width,)) if oblivious else None
+        self._total = np.zeros((items, max(width, 1)), dtype=np.int64)
+        self._gramian = np.zeros((own, own), dtype=np.int64)
+        self._oblivious = FactorSums(items, places, (max(width, 1),)) if oblivious else None
 
     def add_decoded(self, contributions: Contributions) -> None:
         for start in range(0, len(contributions.items), BLOCK):
             block = slice(start, start + BLOCK)
             rows, items = contributions.rows[block].astype(np.float64), contributions.items[block]
-            targets = contributions.targets[block] * contributions.weights[block]
+            targets, own = contributions.targets[block] * contributions.weights[block], contributions.own[block]
             rows = rows if rows.shape[1] else np.ones((len(rows), 1))
             if self._oblivious is not None:
                 self._oblivious.add(items, [targets], [rows])
             else:
                 self._add_block(rows, items, targets)
+            whole = own.astype(np.float64)
+            self._gramian += (whole.T @ whole).astype(np.int64)
         self.count += len(contributions.items)
 
     def totals(self) -> dict[str, Int64Array]:
-        total = self._total.copy() if self._oblivious is None else self._oblivious.totals()[0]
-        return {self._release.name: total.reshape(self._release.shape)}
+        total = self._total if self._oblivious is None else self._oblivious.totals()[0]
+        packed = self._gramian[np.triu_indices(len(self._gramian))]
+        sums = zip(self._releases, (total, packed), strict=False)
+        return {release.name: np.array(values).reshape(release.shape) for release, values in sums}
 
     def _add_block(self, rows: Float64Array, items: Int64Array, targets: Int64Array) -> None:
         from scipy import sparse  # only enclaves and simulations sum
@@ -81,7 +97,7 @@ class ItemGradientQuery(FactorizationQuery[Contributions]):
       ConfigurationError: the task has no such round.
     """
 
-    def __init__(self, terms: Terms, round: int) -> None:
+    def __init__(self, terms: Terms[CommonTerms], round: int) -> None:
         super().__init__(
             terms.model,
             round,
@@ -98,15 +114,21 @@ class ItemGradientQuery(FactorizationQuery[Contributions]):
         return codec.decode(self._terms, self._round, payloads)
 
     def _within_bounds(self, contributions: Contributions) -> npt.NDArray[np.bool_]:
-        targets = contributions.targets
-        return super()._within_bounds(contributions) & (np.einsum("nk,nk->n", targets, targets) <= codec.LIMIT)
+        within = super()._within_bounds(contributions)
+        for numbers in (contributions.targets, contributions.own):
+            within &= np.einsum("nk,nk->n", numbers, numbers) <= codec.LIMIT
+        return within
 
 
-def declared_releases(terms: Terms, round: int) -> tuple[GaussianSum, ...]:
-    """The release of one round; see the table of this module."""
-    width = terms.width_of(round)
+def declared_releases(terms: Terms[CommonTerms], round: int) -> tuple[GaussianSum, ...]:
+    """The releases of one round; see the table of this module."""
+    (width, own), items = terms.widths_of(round), terms.model.items
     if round == MASSES_ROUND:
-        return (plain_release("masses", (terms.model.items,), 1.0 / codec.UNITS, 1.0, terms.mass_noise),)
-    clip = terms.clip * terms.unit
+        return (plain_release("masses", (items,), 1.0 / codec.UNITS, 1.0, terms.mass_noise),)
+    clip, bound = terms.clip * terms.unit, terms.gramian_clip
     step, noise_std = clip / codec.LIMIT, terms.gradient_noise * clip
-    return (plain_release("gradients", (terms.model.items, width), step, clip, noise_std),)
+    gradients = plain_release("gradients", (items, width), step, clip, noise_std)
+    if not own:
+        return (gradients,)
+    size, noise_std = own * (own + 1) // 2, terms.gramian_noise * bound
+    return gradients, packed_release("gramian", (size,), bound / codec.LIMIT, bound, noise_std)

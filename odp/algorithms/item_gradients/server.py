@@ -15,7 +15,7 @@ from odp.algorithms.dpam.terms import GLOBALS_TABLE, ITEMS_TABLE
 from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.item_gradients.estimation import START_STD, Preconditioner, StepSizes, cleaned, typical_root
 from odp.algorithms.item_gradients.query import declared_releases
-from odp.algorithms.item_gradients.terms import MASSES_ROUND, Terms
+from odp.algorithms.item_gradients.terms import MASSES_ROUND, terms_of
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics.arrays import Float32Array, Float64Array
@@ -44,7 +44,7 @@ class ItemGradientServer:
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition, item_features: Float32Array | None = None) -> None:
-        self._terms = Terms.of(definition)
+        self._terms = terms_of(definition)
         self.rounds = self._terms.rounds
         if item_features is not None:
             raise ConfigurationError("Expected no item_features: gradients of an item table use none")

@@ -7,15 +7,15 @@ the item table (downhill), and scales it down to the clip. Nothing but that grad
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from odp.algorithms.dpam.codec import Contributions
-from odp.algorithms.dpam.terms import BIAS_COLUMN, FACTOR_COLUMNS
+from odp.algorithms.dpam.terms import BIAS_COLUMN, FACTOR_COLUMNS, Terms as RatingTerms
 from odp.algorithms.factorization.codec import shortened
-from odp.algorithms.item_gradients.codec import LIMIT, UNITS
-from odp.algorithms.item_gradients.terms import MASSES_ROUND, Terms
+from odp.algorithms.item_gradients.codec import LIMIT, UNITS, Contributions
+from odp.algorithms.item_gradients.terms import Terms
+from odp.algorithms.seam import LocalRows
 from odp.numerics.arrays import Float64Array, Int64Array
 
 _TINY = 1e-300
@@ -43,9 +43,10 @@ class Entries:
         first = np.searchsorted(self.user, self.user)
         return np.arange(len(self.user)) - first
 
-    def where(self, which: npt.NDArray[np.bool_] | Int64Array) -> Entries:
-        """The entries of a mask [E], or at places in an order."""
-        return Entries(self.users, self.user[which], self.items[which], self.values[which], self.rows[which])
+    @classmethod
+    def of(cls, own: LocalRows, rows: Float64Array) -> Entries:
+        """Those of one device."""
+        return cls(1, np.zeros(len(own.items), dtype=np.int64), own.items, own.values.astype(np.float64), rows)
 
     def sums(self, numbers: Float64Array) -> Float64Array:
         """Of each device, over its entries: float64 [users, k] of [E, k]."""
@@ -56,7 +57,7 @@ class Entries:
         return total
 
 
-def solve(terms: Terms, entries: Entries, ridges: Float64Array) -> tuple[Float64Array, Float64Array]:
+def solve(terms: Terms[RatingTerms], entries: Entries, ridges: Float64Array) -> tuple[Float64Array, Float64Array]:
     """(bias and row of each device, float64 [users, 1 + rank], errors of the entries [E]), both before any clip.
 
     Ridge regression of values less centre and item bias on (1, factors), in closed form; ``ridges`` [2] are on the row
@@ -72,31 +73,41 @@ def solve(terms: Terms, entries: Entries, ridges: Float64Array) -> tuple[Float64
     normal[:, first, second] = packed
     normal[:, second, first] = packed
     normal[:, range(width), range(width)] += np.concatenate((ridges[1:], np.repeat(ridges[:1], width - 1)))
-    local = np.linalg.solve(normal, entries.sums(design * residual[:, None])[:, :, None])[:, :, 0]
-    return local, residual - np.einsum("ed,ed->e", local[entries.user], design)
+    right = entries.sums(design * residual[:, None])
+    local = np.asarray(np.linalg.solve(normal, right[:, :, None])[:, :, 0], dtype=np.float64)
+    return local, np.asarray(residual - np.einsum("ed,ed->e", local[entries.user], design))
+
+
+def masses(terms: Terms[Any], entries: Entries) -> Contributions:
+    """What leaves the devices in the round of masses: a vector of length 1, equal on the items that are sent."""
+    items, used, _ = places(terms, entries, np.zeros(len(entries.user)))
+    each = np.trunc(UNITS / np.sqrt(np.maximum(used.sum(axis=1, keepdims=True), 1))).astype(np.int64)
+    nothing = np.zeros((entries.users, 0), dtype=np.int64)
+    return Contributions(nothing, items, used, each * used, nothing)
 
 
 def contributions(
-    terms: Terms, entries: Entries, ridges: Float64Array, *, round: int
+    terms: Terms[RatingTerms], entries: Entries, ridges: Float64Array
 ) -> tuple[Contributions, Float64Array]:
-    """(what leaves the devices, which is of their first ``max_items`` entries; bias and row of each, which do not)."""
-    sent = entries.place < terms.model.max_items
-    at = entries.user[sent], entries.place[sent]
-    shape = (entries.users, terms.model.max_items)
-    items, used, targets = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64), np.zeros(shape)
-    items[at], used[at] = entries.items[sent], 1
-    if round == MASSES_ROUND:
-        each = np.trunc(UNITS / np.sqrt(np.maximum(used.sum(axis=1, keepdims=True), 1))).astype(np.int64)
-        nothing = np.zeros((entries.users, 0), dtype=np.int64)
-        return Contributions(nothing, items, used, each * used), np.zeros((entries.users, 1))
+    """(what leaves the devices in a round of gradients; bias and row of each, which do not)."""
     local, error = solve(terms, entries, ridges)
-    targets[at] = error[sent] / terms.unit
+    items, used, errors = places(terms, entries, error / terms.unit)
     rows = np.concatenate((np.ones((entries.users, 1)), clipped_rows(local[:, 1:], terms.row_clip)), axis=1)
     norm = np.linalg.norm(rows, axis=1, keepdims=True)
-    targets *= norm * (UNITS / terms.clip)
-    return Contributions(shortened(rows / norm * UNITS, LIMIT), items, used, shortened(targets, LIMIT)), local
+    targets = shortened(errors * norm * (UNITS / terms.clip), LIMIT)
+    nothing = np.zeros((entries.users, 0), dtype=np.int64)
+    return Contributions(shortened(rows / norm * UNITS, LIMIT), items, used, targets, nothing), local
+
+
+def places(terms: Terms[Any], entries: Entries, numbers: Float64Array) -> tuple[Int64Array, Int64Array, Float64Array]:
+    """(items int64, whether there is one, ``numbers`` [E]) of the first entries of each device, [n, K]."""
+    sent = entries.place < terms.model.max_items
+    at, shape = (entries.user[sent], entries.place[sent]), (entries.users, terms.model.max_items)
+    items, used, placed = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64), np.zeros(shape)
+    items[at], used[at], placed[at] = entries.items[sent], 1, numbers[sent]
+    return items, used, placed
 
 
 def clipped_rows(rows: Float64Array, clip: float) -> Float64Array:
     """Rows [n, rank] scaled down to L2 norm ``clip`` where longer."""
-    return rows * np.minimum(1.0, clip / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _TINY))
+    return np.asarray(rows * np.minimum(1.0, clip / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _TINY)))
