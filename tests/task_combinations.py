@@ -32,7 +32,13 @@ EXAMPLES = odp.Examples({"x": odp.Tensor((2, 2), -1, 1)}, label="kind")
 MODEL = odp.Glm("multinomial", features=4, classes=3)
 #: Those that read them.
 OF_EXAMPLES = (*FEDERATED, "model_evaluation")
-ALGORITHMS = ("ratings", "implicit", *QUESTIONS, *FEDERATED)
+#: Trainings of items.
+OF_ITEMS = {
+    "ratings": (odp.RatingsData(low=1, high=5), odp.DPAM(steps=1)),
+    "implicit": (odp.ImplicitData(), odp.ImplicitDPAM(steps=1)),
+    "ratings-dpsgd": (odp.RatingsData(low=1, high=5), odp.DPSGD(rounds=2)),
+}
+ALGORITHMS = (*OF_ITEMS, *QUESTIONS, *FEDERATED)
 AGGREGATIONS = tuple(MODES)
 SAMPLINGS = (FULL, ENCLAVE_POISSON)
 #: "" leaves out the broadcast, as questions do.
@@ -132,12 +138,10 @@ class Combination:
                 name=self.name, model=MODEL, cohort=cohort, data=EXAMPLES,
                 privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6), training=FEDERATED[self.algorithm], **broadcast,
             )  # fmt: skip
-        implicit = self.algorithm == "implicit"
+        data, training = OF_ITEMS[self.algorithm]
         return odp.Task(
-            name=self.name, model=odp.MatrixFactorization(items=ITEMS, rank=2), cohort=cohort,
-            data=odp.ImplicitData() if implicit else odp.RatingsData(low=1, high=5),
-            privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6, max_items_per_user=4),
-            training=odp.ImplicitDPAM(steps=1) if implicit else odp.DPAM(steps=1), **broadcast,
+            name=self.name, model=odp.MatrixFactorization(items=ITEMS, rank=2), cohort=cohort, data=data,
+            privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6, max_items_per_user=4), training=training, **broadcast,
         )  # fmt: skip
 
 

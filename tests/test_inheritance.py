@@ -33,6 +33,8 @@ JUSTIFIED: Mapping[str, frozenset[tuple[str, str]]] = {
             ("Contributions", "Contributions"),
             ("DpamClient", "OwnItems"),
             ("ImplicitClient", "OwnItems"),
+            ("ItemGradientClient", "DpamClient"),
+            ("ItemGradientPopulation", "DpamPopulation"),
             ("PrivateClient", "FederatedClient"),
             ("PrivatePopulation", "FederatedPopulation"),
             ("ReportResults", "Results"),

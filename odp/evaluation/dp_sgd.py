@@ -4,7 +4,7 @@ First the items' masses are released once: a user spreads a vector of length 1 o
 user solves its own bias and row on the device (no cost), forms the gradient of its squared error with respect to the
 whole item table, scales it down to L2 norm ``clip`` and sends it; the sum gets Gaussian noise.
 
-The server's steps are those of ``odp.DPSGD`` (``item_gradients/estimation.py``). All units are those of the declared
+The server's steps are those of ``odp.DPSGD`` (``factorization/preconditioned.py``). All units are those of the declared
 range, so the same settings serve every scale. Devices run the same method as a task; this one holds all users in one
 place, and lets every item of a user count.
 
@@ -26,7 +26,7 @@ import numpy as np
 import scipy.sparse
 
 from odp import _validate
-from odp.algorithms.item_gradients.estimation import START_STD, Preconditioner, StepSizes, cleaned
+from odp.algorithms.factorization.preconditioned import START_STD, Preconditioner, StepSizes, cleaned
 from odp.datasets.ratings import Ratings, Split
 from odp.evaluation.als import products, residuals, solve, start_rows
 from odp.evaluation.noise import RoundedNormals, noised

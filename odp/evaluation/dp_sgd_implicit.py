@@ -29,7 +29,7 @@ import numpy as np
 from scipy import sparse
 
 from odp import _validate
-from odp.algorithms.item_gradients.estimation import cleaned
+from odp.algorithms.factorization.preconditioned import cleaned
 from odp.datasets.ratings import Ratings, Split
 from odp.evaluation.als import pairs, solve_rows
 from odp.evaluation.ceilings import Tuned, tuned_ranking

@@ -43,12 +43,12 @@ class ItemGradientClient(DpamClient):
         Raises:
           ConfigurationError: as ``check_model``.
         """
-        terms, own = self._gradients, self._in_order(data, round=round, seed=seed)
+        terms, held = self._gradients, self._in_order(data, round=round, seed=seed)
         if round == MASSES_ROUND:
-            everything = userside.Entries.of(own, np.zeros((len(own.items), 0)))
+            everything = userside.Entries.of(held, np.zeros((len(held.items), 0)))
             return codec.encode(terms, round, userside.masses(terms, everything))[0], np.zeros(1, dtype="<f8").tobytes()
-        has_slice, place = find_slices(slices, own.items)
+        has_slice, place = find_slices(slices, held.items)
         rows = usable_rows(terms.model, slices.rows[place[has_slice]]).astype(np.float64)
-        entries = userside.Entries.of(own.where(has_slice), rows)
+        entries = userside.Entries.of(held.where(has_slice), rows)
         sent, local = userside.contributions(terms, entries, ridges(terms.model, slices.dense))
         return codec.encode(terms, round, sent)[0], local[0].astype("<f8").tobytes()

@@ -55,23 +55,23 @@ class ItemGradientSum(ContributionSum[Contributions]):
     def __init__(self, terms: Terms[CommonTerms], round: int, *, oblivious: bool = False) -> None:
         super().__init__(functools.partial(codec.decode, terms, round))
         self._releases = declared_releases(terms, round)
-        width, own = terms.widths_of(round)
+        width, whole = terms.widths_of(round)
         items, places = terms.model.items, terms.model.max_items
         self._total = np.zeros((items, max(width, 1)), dtype=np.int64)
-        self._gramian = np.zeros((own, own), dtype=np.int64)
+        self._gramian = np.zeros((whole, whole), dtype=np.int64)
         self._oblivious = FactorSums(items, places, (max(width, 1),)) if oblivious else None
 
     def add_decoded(self, contributions: Contributions) -> None:
         for start in range(0, len(contributions.items), BLOCK):
             block = slice(start, start + BLOCK)
             rows, items = contributions.rows[block].astype(np.float64), contributions.items[block]
-            targets, own = contributions.targets[block] * contributions.weights[block], contributions.own[block]
+            targets = contributions.targets[block] * contributions.weights[block]
+            whole = contributions.whole[block].astype(np.float64)
             rows = rows if rows.shape[1] else np.ones((len(rows), 1))
             if self._oblivious is not None:
                 self._oblivious.add(items, [targets], [rows])
             else:
                 self._add_block(rows, items, targets)
-            whole = own.astype(np.float64)
             self._gramian += (whole.T @ whole).astype(np.int64)
         self.count += len(contributions.items)
 
@@ -115,20 +115,20 @@ class ItemGradientQuery(FactorizationQuery[Contributions]):
 
     def _within_bounds(self, contributions: Contributions) -> npt.NDArray[np.bool_]:
         within = super()._within_bounds(contributions)
-        for numbers in (contributions.targets, contributions.own):
+        for numbers in (contributions.targets, contributions.whole):
             within &= np.einsum("nk,nk->n", numbers, numbers) <= codec.LIMIT
         return within
 
 
 def declared_releases(terms: Terms[CommonTerms], round: int) -> tuple[GaussianSum, ...]:
     """The releases of one round; see the table of this module."""
-    (width, own), items = terms.widths_of(round), terms.model.items
+    (width, whole), items = terms.widths_of(round), terms.model.items
     if round == MASSES_ROUND:
         return (plain_release("masses", (items,), 1.0 / codec.UNITS, 1.0, terms.mass_noise),)
     clip, bound = terms.clip * terms.unit, terms.gramian_clip
     step, noise_std = clip / codec.LIMIT, terms.gradient_noise * clip
     gradients = plain_release("gradients", (items, width), step, clip, noise_std)
-    if not own:
+    if not whole:
         return (gradients,)
-    size, noise_std = own * (own + 1) // 2, terms.gramian_noise * bound
+    size, noise_std = whole * (whole + 1) // 2, terms.gramian_noise * bound
     return gradients, packed_release("gramian", (size,), bound / codec.LIMIT, bound, noise_std)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from odp.algorithms.dpam.terms import GLOBALS_TABLE, ITEMS_TABLE
+from odp.algorithms.factorization.preconditioned import START_STD, Preconditioner, StepSizes, cleaned, typical_root
 from odp.algorithms.factorization.public_normals import public_normals
-from odp.algorithms.item_gradients.estimation import START_STD, Preconditioner, StepSizes, cleaned, typical_root
 from odp.algorithms.item_gradients.query import declared_releases
 from odp.algorithms.item_gradients.terms import MASSES_ROUND, terms_of
 from odp.algorithms.seam import NoisyTensors

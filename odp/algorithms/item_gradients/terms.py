@@ -32,14 +32,14 @@ class Terms(Generic[_Held]):
       model: the numbers of what is trained, and of how devices read it.
       unit: of errors and of the clip, in units of values.
       width: numbers of a user's row in a gradient.
-      own_width: numbers of the row whose outer product is released as well; 0 for none.
+      whole_width: numbers of the row whose outer product is released as well; 0 for none.
       probability: that a contribution counts.
     """
 
     model: _Held
     unit: float
     width: int
-    own_width: int
+    whole_width: int
     steps: int
     rate: float
     clip: float
@@ -62,14 +62,14 @@ class Terms(Generic[_Held]):
         return self.clip * math.sqrt(self.width) / 4.0
 
     def widths_of(self, round: int) -> tuple[int, int]:
-        """(``width``, ``own_width``), or (0, 0) in the round of masses, whose contributions have no row.
+        """(``width``, ``whole_width``), or (0, 0) in the round of masses, whose contributions have no row.
 
         Raises:
           ConfigurationError: the task has no such round.
         """
         if not 0 <= round < self.rounds:
             raise ConfigurationError(f"Expected round={round!r} to be from 0 to {self.rounds - 1}")
-        return (0, 0) if round == MASSES_ROUND else (self.width, self.own_width)
+        return (0, 0) if round == MASSES_ROUND else (self.width, self.whole_width)
 
 
 def terms_of(definition: common_pb2.TaskDefinition) -> Terms[RatingTerms]:
@@ -81,7 +81,7 @@ def terms_of(definition: common_pb2.TaskDefinition) -> Terms[RatingTerms]:
     check_kind(definition, "data", unused=("unobserved_weight", "gramian_noise"))
     check_clips(row_clip=definition.item_gradients.row_clip)
     model = RatingTerms.of(as_read(definition))
-    return checked(definition, model, unit=math.sqrt(model.residual_variance), width=1 + model.rank, own_width=0)
+    return checked(definition, model, unit=math.sqrt(model.residual_variance), width=1 + model.rank, whole_width=0)
 
 
 def check_kind(definition: common_pb2.TaskDefinition, local_data: str, *, unused: tuple[str, ...]) -> None:
@@ -98,7 +98,7 @@ def check_kind(definition: common_pb2.TaskDefinition, local_data: str, *, unused
 
 
 def checked(
-    definition: common_pb2.TaskDefinition, model: _Model, *, unit: float, width: int, own_width: int
+    definition: common_pb2.TaskDefinition, model: _Model, *, unit: float, width: int, whole_width: int
 ) -> Terms[_Model]:
     """The terms of a definition around those of its model. Raises ConfigurationError for a number out of range."""
     written = definition.item_gradients
@@ -107,14 +107,14 @@ def checked(
     check_clips(clip=written.clip)
     noises = {"mass_noise": written.mass_noise, "gradient_noise": written.gradient_noise}
     check_noises(
-        definition.privacy.epsilon, **noises, **({"gramian_noise": written.gramian_noise} if own_width else {})
+        definition.privacy.epsilon, **noises, **({"gramian_noise": written.gramian_noise} if whole_width else {})
     )
     draw = draw_of(definition.cohort, 0)
     return Terms(
         model=model,
         unit=unit,
         width=width,
-        own_width=own_width,
+        whole_width=whole_width,
         steps=written.steps,
         rate=written.rate,
         clip=written.clip,

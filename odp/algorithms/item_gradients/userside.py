@@ -44,9 +44,9 @@ class Entries:
         return np.arange(len(self.user)) - first
 
     @classmethod
-    def of(cls, own: LocalRows, rows: Float64Array) -> Entries:
+    def of(cls, held: LocalRows, rows: Float64Array) -> Entries:
         """Those of one device."""
-        return cls(1, np.zeros(len(own.items), dtype=np.int64), own.items, own.values.astype(np.float64), rows)
+        return cls(1, np.zeros(len(held.items), dtype=np.int64), held.items, held.values.astype(np.float64), rows)
 
     def sums(self, numbers: Float64Array) -> Float64Array:
         """Of each device, over its entries: float64 [users, k] of [E, k]."""

@@ -83,6 +83,14 @@ TASKS: dict[str, tuple[str, Any]] = {
             training=odp.ImplicitDPAM(steps=1), cohort=COHORT,
         ),
     ),
+    "item_gradients": (
+        RATINGS,
+        odp.Task(
+            name="gradients", model=odp.MatrixFactorization(items=ITEMS, rank=2), data=odp.RatingsData(low=1, high=5),
+            privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6, max_items_per_user=4), training=odp.DPSGD(rounds=2),
+            cohort=COHORT,
+        ),
+    ),
     "fedavg": (EXAMPLES, _trained("fedavg", odp.DPFedAvg(rounds=2))),
     "dpsgd": (EXAMPLES, _trained("dpsgd", odp.DPSGD(rounds=1))),
     "dpftrl": (EXAMPLES, _trained("dpftrl", odp.DPFTRL(rounds=2, bands=1))),
