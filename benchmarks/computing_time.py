@@ -181,6 +181,15 @@ def _of_items() -> Iterator[Case]:
             _ratings,
             round=2,
         )  # fmt: skip
+    yield Case(
+        "gradients of ratings, rank 64",
+        odp.Task(
+            name="t", model=odp.MatrixFactorization(items=_ITEMS, rank=64), cohort=_COHORT, privacy=privacy,
+            data=odp.RatingsData(low=1, high=5), training=odp.DPSGD(rounds=2),
+        ),
+        _ratings,
+        round=1,
+    )  # fmt: skip
     model = odp.RatedItems(items=_ITEMS, rank=64)
     yield Case(
         "evaluation of ratings, rank 64",

@@ -24,7 +24,7 @@ from odp.v1 import common_pb2
 if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
 
-_NUMBERS = 2**23  # held per block: of the entries' outer products, or of the places of contributions
+_NUMBERS = 2**23  # held per block: of the entries, and of the places of contributions
 
 
 class ItemGradientPopulation(DpamPopulation):
@@ -82,9 +82,7 @@ def blocks(
     """(users int64 [n], their entries in the order of use, as many as devices have slices) with rows of ``table``."""
     model = terms.model
     fetched = model.max_items if round == MASSES_ROUND else model.slices_per_device
-    # Outer products of an entry's numbers, and the places of a user's contribution.
-    size = 1 + (1 + model.rank) * (2 + model.rank) // 2
-    cost = ratings.offsets * size + np.arange(len(ratings.offsets)) * model.max_items
+    cost = ratings.offsets * (4 + model.rank) + np.arange(len(ratings.offsets)) * model.max_items
     for start, end in parallel.ranges(cost, _NUMBERS):
         offsets = ratings.offsets[start : end + 1]
         here = slice(int(offsets[0]), int(offsets[-1]))

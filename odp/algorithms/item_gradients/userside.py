@@ -6,6 +6,7 @@ the item table (downhill), and scales it down to the clip. Nothing but that grad
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,23 +39,29 @@ class Entries:
     rows: Float64Array
 
     @property
+    def bounds(self) -> Int64Array:
+        """Device ``i`` has the entries ``bounds[i] : bounds[i + 1]``, int64 [users + 1]."""
+        return np.searchsorted(self.user, np.arange(self.users + 1))
+
+    @property
     def place(self) -> Int64Array:
         """Of each entry among its device's, int64 [E] from 0."""
-        first = np.searchsorted(self.user, self.user)
-        return np.arange(len(self.user)) - first
+        return np.arange(len(self.user)) - self.bounds[self.user]
+
+    def squares(self, numbers: Float64Array) -> Float64Array:
+        """Sum of outer products over each device's entries, float64 [users, k, k] of [E, k].
+
+        One product per device, so that rounding does not depend on who else is there.
+        """
+        total = np.empty((self.users, numbers.shape[1], numbers.shape[1]))
+        for user, (first, last) in enumerate(itertools.pairwise(self.bounds.tolist())):
+            np.matmul(numbers[first:last].T, numbers[first:last], out=total[user])
+        return total
 
     @classmethod
     def of(cls, held: LocalRows, rows: Float64Array) -> Entries:
         """Those of one device."""
         return cls(1, np.zeros(len(held.items), dtype=np.int64), held.items, held.values.astype(np.float64), rows)
-
-    def sums(self, numbers: Float64Array) -> Float64Array:
-        """Of each device, over its entries: float64 [users, k] of [E, k]."""
-        total = np.zeros((self.users, numbers.shape[1]))
-        if len(numbers):
-            first = np.flatnonzero(np.diff(self.user, prepend=-1))
-            total[self.user[first]] = np.add.reduceat(numbers, first, axis=0)
-        return total
 
 
 def solve(terms: Terms[RatingTerms], entries: Entries, ridges: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -64,18 +71,14 @@ def solve(terms: Terms[RatingTerms], entries: Entries, ridges: Float64Array) -> 
     and on the bias.
     """
     width = 1 + terms.model.rank
-    design = np.ones((len(entries.user), width))
-    design[:, 1:] = entries.rows[:, FACTOR_COLUMNS:]
-    residual = entries.values - terms.model.centre - entries.rows[:, BIAS_COLUMN]
-    first, second = np.triu_indices(width)
-    packed = entries.sums(design[:, first] * design[:, second])
-    normal = np.empty((entries.users, width, width))
-    normal[:, first, second] = packed
-    normal[:, second, first] = packed
+    design = np.ones((len(entries.user), width + 1))
+    design[:, 1:width] = entries.rows[:, FACTOR_COLUMNS:]
+    design[:, width] = residual = entries.values - terms.model.centre - entries.rows[:, BIAS_COLUMN]
+    squares = entries.squares(design)
+    normal, right = squares[:, :width, :width], squares[:, :width, width:]
     normal[:, range(width), range(width)] += np.concatenate((ridges[1:], np.repeat(ridges[:1], width - 1)))
-    right = entries.sums(design * residual[:, None])
-    local = np.asarray(np.linalg.solve(normal, right[:, :, None])[:, :, 0], dtype=np.float64)
-    return local, np.asarray(residual - np.einsum("ed,ed->e", local[entries.user], design))
+    local = np.asarray(np.linalg.solve(normal, right)[:, :, 0], dtype=np.float64)
+    return local, np.asarray(residual - np.einsum("ed,ed->e", local[entries.user], design[:, :width]))
 
 
 def masses(terms: Terms[Any], entries: Entries) -> Contributions:
