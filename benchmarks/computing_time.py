@@ -222,6 +222,15 @@ def _of_events(most: int) -> Iterator[Case]:
         fill,
         round=1,
     )  # fmt: skip
+    yield Case(
+        "gradients of implicit feedback of events",
+        odp.Task(
+            name="t", model=odp.MatrixFactorization(items=most, rank=32), cohort=_COHORT, privacy=privacy,
+            data=odp.ImplicitData(events=read("track")), training=odp.DPSGD(rounds=2, clip=1.0),
+        ),
+        fill,
+        round=1,
+    )  # fmt: skip
     crossed = read(("track", "word", "seconds"), buckets=2**16, where=["seconds >= 0"] * 8)
     queries: dict[str, odp.Histogram | odp.Mean] = {
         "crosses": odp.Histogram(bins=2**16, events=crossed),

@@ -37,6 +37,7 @@ OF_ITEMS = {
     "ratings": (odp.RatingsData(low=1, high=5), odp.DPAM(steps=1)),
     "implicit": (odp.ImplicitData(), odp.ImplicitDPAM(steps=1)),
     "ratings-dpsgd": (odp.RatingsData(low=1, high=5), odp.DPSGD(rounds=2)),
+    "implicit-dpsgd": (odp.ImplicitData(), odp.DPSGD(rounds=2, clip=1.0)),
 }
 ALGORITHMS = (*OF_ITEMS, *QUESTIONS, *FEDERATED)
 AGGREGATIONS = tuple(MODES)

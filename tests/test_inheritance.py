@@ -33,6 +33,8 @@ JUSTIFIED: Mapping[str, frozenset[tuple[str, str]]] = {
             ("Contributions", "Contributions"),
             ("DpamClient", "OwnItems"),
             ("ImplicitClient", "OwnItems"),
+            ("ImplicitGradientClient", "OwnItems"),
+            ("ImplicitGradientPopulation", "ImplicitPopulation"),
             ("ItemGradientClient", "DpamClient"),
             ("ItemGradientPopulation", "DpamPopulation"),
             ("PrivateClient", "FederatedClient"),

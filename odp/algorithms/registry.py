@@ -46,6 +46,7 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         "dpftrl": Entry("odp.algorithms.dpftrl", training="DPFTRL", shared=_MEASURING),
         # What "dpsgd" becomes where the model is a matrix factorization.
         "item_gradients": Entry("odp.algorithms.item_gradients"),
+        "implicit_gradients": Entry("odp.algorithms.implicit_gradients"),
         "private_fl": Entry("odp.algorithms.private_fl", training="PrivateFL", shared=_MEASURING),
         "quantiles": Entry("odp.algorithms.quantiles", question="Quantiles"),
         "model_evaluation": Entry("odp.algorithms.model_evaluation", question="Evaluation"),
@@ -62,6 +63,9 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
 )
 
 
+_OF_IMPLICIT = {"dpam": "implicit_dpam", "item_gradients": "implicit_gradients"}
+
+
 def is_here(module: str) -> bool:
     """Whether this process could import a module: an enclave has no code that only other parties run."""
     return importlib.util.find_spec(module) is not None
@@ -76,11 +80,12 @@ def part_of(training: str, module: str) -> ModuleType:
 def training_of(definition: common_pb2.TaskDefinition) -> str | None:
     """The name of a definition's training in ``TABLE``; another name, or None, where there is no such algorithm.
 
-    Signed definitions write ``implicit_dpam`` as ``dpam`` over implicit data. This is the one place that knows it.
+    Signed definitions write ``implicit_dpam`` as ``dpam`` over implicit data, and ``implicit_gradients`` likewise. This
+    is the one place that knows it.
     """
-    training = definition.WhichOneof("training")
-    implicit = training == "dpam" and definition.WhichOneof("local_data") == "implicit"
-    return "implicit_dpam" if implicit else training
+    training: str | None = definition.WhichOneof("training")
+    implicit = definition.WhichOneof("local_data") == "implicit"
+    return _OF_IMPLICIT.get(training, training) if training and implicit else training
 
 
 def algorithm_for(definition: common_pb2.TaskDefinition) -> Algorithm:

@@ -29,11 +29,11 @@ import numpy as np
 from scipy import sparse
 
 from odp import _validate
-from odp.algorithms.factorization.preconditioned import cleaned
+from odp.algorithms.factorization.preconditioned import ImplicitPreconditioner, StepSizes, chances, cleaned, positive
 from odp.datasets.ratings import Ratings, Split
 from odp.evaluation.als import pairs, solve_rows
 from odp.evaluation.ceilings import Tuned, tuned_ranking
-from odp.evaluation.dp_sgd import DpSgd, masses
+from odp.evaluation.dp_sgd import masses
 from odp.evaluation.noise import RoundedNormals, noised
 from odp.evaluation.ranking import Scores, factor_scores
 from odp.evaluation.trials import Settings
@@ -47,8 +47,6 @@ _ROW_GRID = 2.0**-12
 _MASS_SHARE, _GRAMIAN_SHARE = 0.25, 0.1  # of mu^2; the second of what the first leaves
 _START_STD = 0.1
 _LEAST = 1e-9
-# Public guess of how far an item's columns are from 0, in units of its mean score.
-_SPREAD = 4.0
 
 #: Settings that are tried: few columns and steps, or more.
 GRID: tuple[Settings, ...] = (
@@ -143,26 +141,28 @@ def dp_sgd_implicit(
     mass = cleaned(mass, noise_std=mass_std)
     rank, observed = settings.rank, pairs(train)
     items = np.empty((train.n_items, 1 + rank))
-    # A user of n items adds 1 / sqrt(n) to each: by the mean root the masses tell how many users have an item.
-    typical = max(float(mass.sum()) / max(train.n_users, 1), 1.0)
-    chance = np.minimum(mass * typical / max(train.n_users, 1), 1.0)
+    chance = chances(mass, train.n_users)
     # Mean score of an item under the objective: observed pairs say 1, all others 0 with a small weight.
     items[:, 0] = chance / (chance + settings.unobserved_weight)
     start = np.random.default_rng(seed).normal(0.0, _START_STD, (train.n_items, rank))
     items[:, 1:] = start * items[:, :1]
     step_std = 0.0 if event is None else event.noise_std
-    averaged = DpSgd(steps=settings.steps, rate=settings.rate)
-    # A rater's weight in the sums is clip / (its gradient's norm): sqrt(its items) errors of 1 times its row.
-    rater = settings.clip / math.sqrt(rank)
-    variance = step_std**2 * averaged.averaged + rater**2 * mass / typical
-    damping = variance / (_SPREAD * items[:, 0]) ** 2
+    averaged = StepSizes(settings.steps, settings.rate)
+    server = ImplicitPreconditioner.of(
+        mass,
+        items[:, 0],
+        users=train.n_users,
+        rank=rank,
+        clip=settings.clip,
+        noise=step_std**2 * averaged.averaged,
+        unobserved_weight=settings.unobserved_weight,
+    )
     for rate in averaged.rates:
         users = solve_rows(observed, items, unobserved_weight=settings.unobserved_weight, ridge=settings.ridge)
         gradient, gramian = _contributions(observed, users, items, settings)
         total = noised(event, gradient, step=_GRID, noise=noise).reshape(train.n_items, rank)
         second = _noisy_gramian(gramian, gramian_event, noise)
-        items[:, 1:] = _step(items, total, second, rater * mass, damping, settings.unobserved_weight, rate)
-        items[:, 1:] = _whitened(items[:, 1:], second[1:, 1:])
+        items[:, 1:] = server.step(items, total, second, rate=rate)
 
     def scores(history: Ratings) -> Scores:
         rows = solve_rows(pairs(history), items, unobserved_weight=settings.unobserved_weight, ridge=settings.ridge)
@@ -228,34 +228,4 @@ def _noisy_gramian(exact: Int64Array, event: GaussianRelease | None, noise: Inte
         released[first, second] += off_diagonal
         released[second, first] += off_diagonal
         released[range(width), range(width)] += noise.sample(ratio, width)
-    values, vectors = np.linalg.eigh(released * _ROW_GRID**2)
-    return np.asarray((vectors * np.maximum(values, 1e-6 * max(float(values[-1]), 1e-12))) @ vectors.T)
-
-
-def _step(
-    items: Float64Array,
-    gradient: Float64Array,
-    gramian: Float64Array,
-    raters: Float64Array,
-    damping: Float64Array,
-    unobserved_weight: float,
-    rate: float,
-) -> Float64Array:
-    """Learned columns [items, rank] after a step along the gradient, over its curvature and damping.
-
-    The curvature of an item is the weight of its raters, and of all users times ``unobserved_weight``, times what
-    users' rows have in common: the Gramian. In its eigenvectors every item's system is diagonal.
-    """
-    factors = items[:, 1:]
-    direction = gradient - unobserved_weight * (items @ gramian[:, 1:]) - damping[:, None] * factors
-    values, vectors = np.linalg.eigh(gramian[1:, 1:])
-    everybody = max(float(values.mean()), 1e-12)  # the sum of the users' weights, as rows have variance 1
-    share = raters / everybody + unobserved_weight
-    moved = ((direction @ vectors) / (share[:, None] * values + damping[:, None])) @ vectors.T
-    return np.asarray(factors + rate * moved)
-
-
-def _whitened(factors: Float64Array, gramian: Float64Array) -> Float64Array:
-    """The same products with users' rows of variance 1, so that the same ridge and clips fit every step."""
-    size = max(float(np.trace(gramian)) / len(gramian), 1e-12)
-    return np.asarray(factors @ np.linalg.cholesky(gramian / size))
+    return positive(released * _ROW_GRID**2)

@@ -33,7 +33,7 @@ def data_of(combination: Combination) -> Ratings | odp.data.ExampleColumns:
         columns = {"x": np.random.default_rng(7).normal(size=(20, 2, 2)), "kind": np.arange(20) % 3}
         return odp.data.ExampleColumns.of_users(columns, owners)
     ratings = synthetic_movielens(n_users=DEVICES, n_items=ITEMS, ratings_per_user=5, seed=7)
-    if combination.algorithm == "implicit":
+    if combination.algorithm.startswith("implicit"):
         seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
         return Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, n_users=DEVICES, n_items=ITEMS)
     return ratings

@@ -20,42 +20,55 @@ from odp.research.simulation import engine
 from odp.v1 import common_pb2
 
 
+@pytest.fixture(params=["ratings", "implicit"])
+def data(request: pytest.FixtureRequest, ratings: Ratings) -> Ratings:
+    """Ratings, or who has rated what."""
+    if request.param == "ratings":
+        return ratings
+    seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
+    size = {"n_users": ratings.n_users, "n_items": ratings.n_items}
+    return Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, **size)
+
+
 def test_networked_run_and_simulation_agree_to_the_last_bit_with_noise_off(
-    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stack: contextlib.ExitStack, data: Ratings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal integer sums make equal models: the same server steps from them."""
     world = World(tmp_path, noise=NoNoise()).start(stack)
     # Fewer places than a device has items: who sends what depends on the device's seed.
-    task = small_task(ratings, rank=3, training=odp.DPSGD(rounds=4, server_rate=2.0), places=8)
+    task = small_task(data, rank=3, training=odp.DPSGD(rounds=4, server_rate=2.0), places=8)
     handle = world.connection.submit(task)
-    status = world.finish(handle, world.devices(ratings))
+    status = world.finish(handle, world.devices(data))
     networked = handle.model()
-    assert [entry.contributions for entry in status.rounds] == [ratings.n_users] * 4
+    assert [entry.contributions for entry in status.rounds] == [data.n_users] * 4
 
-    seeds = device_seeds(world, ratings.n_users)
+    seeds = device_seeds(world, data.n_users)
     monkeypatch.setattr(engine, "user_seeds", lambda ratings, seed: seeds)
-    nothing = ratings.take(np.zeros(ratings.n_ratings, dtype=bool))
-    simulated = odp.simulate(task, Split(train=ratings, validation=nothing, test=nothing), noise=NoNoise())
-    assert [table.name for table in networked.tables] == ["items", "globals"]
+    nothing = data.take(np.zeros(data.n_ratings, dtype=bool))
+    simulated = odp.simulate(task, Split(train=data, validation=nothing, test=nothing), noise=NoNoise())
+    assert [table.name for table in networked.tables] == ["items", "root" if data.implicit else "globals"]
     for table, expected in zip(networked.tables, simulated.model.tables, strict=True):
         np.testing.assert_array_equal(table.rows, expected.rows)
-    assert np.abs(networked.keyed.rows[:, 1]).max() > 1e-2, "biases were trained, not left at zero"
+    assert np.abs(networked.keyed.rows[:, 1]).max() > 1e-2, "items were trained, not left at zero"
 
     monkeypatch.setattr(engine, "user_seeds", lambda ratings, seed: seeds[::-1])
-    other = odp.simulate(task, Split(train=ratings, validation=nothing, test=nothing), noise=NoNoise())
+    other = odp.simulate(task, Split(train=data, validation=nothing, test=nothing), noise=NoNoise())
     assert np.abs(other.model.keyed.rows - simulated.model.keyed.rows).max() > 1e-4, "other seeds, other samples"
 
 
 def test_every_release_is_charged_and_a_device_is_offered_what_it_has_not_seen(
-    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings
+    tmp_path: Path, stack: contextlib.ExitStack, data: Ratings
 ) -> None:
     world = World(tmp_path).start(stack)
-    task = small_task(ratings, rank=2, training=odp.DPSGD(rounds=3), places=8)
+    task = small_task(data, rank=2, training=odp.DPSGD(rounds=3), places=8)
     handle = world.connection.submit(task)
-    status = world.finish(handle, world.devices(ratings))
+    status = world.finish(handle, world.devices(data))
     releases = [common_pb2.Release.FromString(entry.release.release) for entry in status.rounds]
     charged = [event for release in releases for event in released_charges(release)]
-    assert [event.name for event in charged] == ["masses", "gradients", "gradients"]
+    assert [event.name for event in charged] == [
+        "masses",
+        *(["gradients", "gramian"] if data.implicit else ["gradients"]) * 2,
+    ]
     spent = releases[-1].epsilon_spent
     assert math.isclose(spent, epsilon_of(charged, delta=task.privacy.delta), rel_tol=1e-9)
     assert spent == pytest.approx(task.privacy.epsilon, rel=1e-6)
@@ -67,6 +80,6 @@ def test_every_release_is_charged_and_a_device_is_offered_what_it_has_not_seen(
         services.close()
     with Store.open(store_path(world.root / "devices", 0)) as store:
         offered = recommend(store, downloaded, k=5)
-    items, _ = ratings.user(0)
+    items, _ = data.user(0)
     assert len(offered.items) == 5
     assert not np.isin(offered.items, items).any()

@@ -29,6 +29,8 @@ _POINTS = 60
 _EM_STEPS = 60
 # Public guesses, in standard deviations of a rating around its prediction: that of items' biases, of their factors.
 _BIAS_STD, _FACTOR_STD = 0.6, 0.2
+# Public guess of how far an item's columns are from 0, in units of its mean score, for implicit feedback.
+_SPREAD = 4.0
 _TREND_VARIANCE = np.array([0.1, 0.1, 0.03])  # of its coefficients, in variances of a rating
 
 
@@ -126,3 +128,63 @@ class Preconditioner:
         toward[:, 0] = design @ (coefficients @ (gradient[:, 0] / self.curvature[:, 0] + values[:, 0]))
         moved = (gradient - self.damping * (values - toward)) / (self.curvature + self.damping)
         return np.asarray(values + rate * moved)
+
+
+def chances(mass: Float64Array, users: float) -> Float64Array:
+    """About which share of users has each item, float64 [items], from its mass: at most 1."""
+    return np.asarray(np.minimum(mass * typical_root(mass, users) / max(users, 1), 1.0))
+
+
+def positive(gramian: Float64Array) -> Float64Array:
+    """A symmetric matrix with its eigenvalues lifted above 0."""
+    values, vectors = np.linalg.eigh(gramian)
+    return np.asarray((vectors * np.maximum(values, 1e-6 * max(float(values[-1]), 1e-12))) @ vectors.T)
+
+
+@dataclass(frozen=True)
+class ImplicitPreconditioner:
+    """What divides noisy gradients of an item table from implicit feedback, whose first column is popularity.
+
+    Attributes:
+      raters: weight of the users who have an item [items].
+      damping: [items].
+      unobserved_weight: of all pairs, against 1 more for observed ones.
+    """
+
+    raters: Float64Array
+    damping: Float64Array
+    unobserved_weight: float
+
+    @classmethod
+    def of(
+        cls,
+        mass: Float64Array,
+        scores: Float64Array,
+        *,
+        users: float,
+        rank: int,
+        clip: float,
+        noise: float,
+        unobserved_weight: float,
+    ) -> ImplicitPreconditioner:
+        """From the items' masses and popularity ``scores`` [items]; other arguments as of ``Preconditioner``."""
+        # A rater's weight in the sums is clip / (its gradient's norm): sqrt(its items) errors of 1 times its row.
+        rater = clip / math.sqrt(rank)
+        variance = noise + rater**2 * mass / typical_root(mass, users)
+        return cls(rater * mass, variance / (_SPREAD * scores) ** 2, unobserved_weight)
+
+    def step(self, items: Float64Array, gradient: Float64Array, gramian: Float64Array, *, rate: float) -> Float64Array:
+        """Learned columns [items, rank] after a step along the gradient, over its curvature and damping.
+
+        The curvature of an item is the weight of its raters, and of all users times ``unobserved_weight``, times what
+        users' rows have in common: the Gramian. In its eigenvectors every item's system is diagonal. Then they are
+        scaled for users' rows of variance 1, so that the same ridge and clips fit every step: products stay.
+        """
+        factors, common = items[:, 1:], gramian[1:, 1:]
+        direction = gradient - self.unobserved_weight * (items @ gramian[:, 1:]) - self.damping[:, None] * factors
+        values, vectors = np.linalg.eigh(common)
+        everybody = max(float(values.mean()), 1e-12)  # the sum of the users' weights, as rows have variance 1
+        share = self.raters / everybody + self.unobserved_weight
+        moved = ((direction @ vectors) / (share[:, None] * values + self.damping[:, None])) @ vectors.T
+        size = max(float(np.trace(common)) / len(common), 1e-12)
+        return np.asarray((factors + rate * moved) @ np.linalg.cholesky(common / size))

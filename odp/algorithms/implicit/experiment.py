@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from odp import _validate
 from odp.algorithms.choices import TrainingTask
 from odp.algorithms.experiment import FinishedRun, Metrics, NamedData, Quality
 from odp.algorithms.implicit.population import ImplicitPopulation, item_rows
+from odp.algorithms.registry import recommender_for
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.evaluation.ceilings import tuned_ials
 from odp.evaluation.exposure import MOST_USERS, Exposure, exposure, fifths
@@ -86,13 +87,18 @@ class RankingBaselines:
         }
 
 
+def _population(definition: common_pb2.TaskDefinition) -> ImplicitPopulation:
+    """Of any training of a model of implicit feedback."""
+    return cast(ImplicitPopulation, recommender_for(definition).population())
+
+
 class TaskEvaluation:
     """``odp.algorithms.experiment.TrainingEvaluation``: how the items that a user has not shown are ranked."""
 
     round_metrics: ClassVar[tuple[str, ...]] = ("validation_recall", "validation_ndcg")
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._population = ImplicitPopulation(definition)
+        self._population = _population(definition)
 
     def left_out(self, split: Split) -> dict[str, LeftOut]:
         """None: all ratings of a split take part."""
@@ -161,7 +167,7 @@ def strong_generalisation(
     Raises:
       DataError: sizes do not fit, or there are no targets.
     """
-    population = ImplicitPopulation(task.definition())
+    population = _population(task.definition())
     scores = factor_scores(population.user_rows(model, split.history), item_rows(model))
     return evaluate(scores, split.history, split.targets, cutoffs=within(cutoffs, split.targets), capped=True)
 
@@ -347,7 +353,7 @@ def diagnose_ranking(
     Raises:
       DataError: sizes do not fit the task.
     """
-    scores = factor_scores(ImplicitPopulation(task.definition()).user_rows(model, history), item_rows(model))
+    scores = factor_scores(_population(task.definition()).user_rows(model, history), item_rows(model))
     popular = item_scores(baseline_counts)
     cutoff = min(_CUTOFF, targets.n_items)
     model_hits = found_targets(scores, history, targets, cutoff=cutoff)

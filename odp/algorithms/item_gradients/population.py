@@ -51,12 +51,8 @@ class ItemGradientPopulation(DpamPopulation):
         seeds: npt.NDArray[np.uint64],
         progress: Callable[[int], None] | None = None,
     ) -> Mapping[str, Int64Array]:
-        total = ItemGradientSum(self._gradients, round)
-        for _, sent in self.contributions(broadcast, ratings, round=round, seeds=seeds):
-            total.add_decoded(sent)
-            if progress is not None:
-                progress(total.count)
-        return total.totals()
+        sent = self.contributions(broadcast, ratings, round=round, seeds=seeds)
+        return summed(self._gradients, round, sent, progress)
 
     def contributions(
         self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
@@ -76,10 +72,33 @@ class ItemGradientPopulation(DpamPopulation):
                 yield users, userside.contributions(self._gradients, entries, ridges)[0]
 
 
+def summed(
+    terms: Terms[Any],
+    round: int,
+    sent: Iterator[tuple[Int64Array, Contributions]],
+    progress: Callable[[int], None] | None,
+) -> Mapping[str, Int64Array]:
+    """The exact sums of contributions, by release name; ``progress`` is called with the number of users so far."""
+    total = ItemGradientSum(terms, round)
+    for _, contributions in sent:
+        total.add_decoded(contributions)
+        if progress is not None:
+            progress(total.count)
+    return total.totals()
+
+
 def blocks(
-    terms: Terms[Any], ratings: Ratings, table: npt.NDArray[np.float32], *, round: int, seeds: npt.NDArray[np.uint64]
+    terms: Terms[Any],
+    ratings: Ratings,
+    table: npt.NDArray[np.float32],
+    *,
+    round: int,
+    seeds: npt.NDArray[np.uint64] | None,
 ) -> Iterator[tuple[Int64Array, userside.Entries]]:
-    """(users int64 [n], their entries in the order of use, as many as devices have slices) with rows of ``table``."""
+    """(users int64 [n], their entries in the order of use, as many as devices have slices) with rows of ``table``.
+
+    Without ``seeds``, all entries, in ascending order of the items.
+    """
     model = terms.model
     fetched = model.max_items if round == MASSES_ROUND else model.slices_per_device
     cost = ratings.offsets * (4 + model.rank) + np.arange(len(ratings.offsets)) * model.max_items
@@ -89,7 +108,9 @@ def blocks(
         items = np.asarray(ratings.items[here]).astype(np.int64)
         values = np.asarray(ratings.values[here]).astype(np.float64)
         user = np.repeat(np.arange(end - start), np.diff(offsets))
-        order = np.lexsort((round_hashes(seeds[start:end].astype(np.uint64)[user], round, items), user))
-        order = order[np.arange(len(user)) - (offsets - offsets[0])[user] < fetched]
+        order = np.arange(len(user))
+        if seeds is not None:
+            order = np.lexsort((round_hashes(seeds[start:end].astype(np.uint64)[user], round, items), user))
+            order = order[np.arange(len(user)) - (offsets - offsets[0])[user] < fetched]
         rows = table[items[order]].astype(np.float64)
         yield np.arange(start, end), userside.Entries(end - start, user[order], items[order], values[order], rows)

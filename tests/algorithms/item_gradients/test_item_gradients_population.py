@@ -30,8 +30,14 @@ def local(ratings: Ratings, user: int) -> LocalData:
     return own_rows(items.astype(np.int64), values.astype(np.float64))
 
 
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32), round=st.integers(0, 2), rank=st.sampled_from([0, 1, 5]), spoiled=st.booleans())
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    round=st.integers(0, 2),
+    rank=st.sampled_from([0, 1, 5]),
+    spoiled=st.booleans(),
+    implicit=st.booleans(),
+)
 def test_devices_and_population_make_the_same_sums_to_the_integer(
     define_gradients: Define,
     some_ratings: Callable[..., Ratings],
@@ -40,11 +46,13 @@ def test_devices_and_population_make_the_same_sums_to_the_integer(
     round: int,
     rank: int,
     spoiled: bool,
+    implicit: bool,
 ) -> None:
     """Also of rows that no honest server makes. Devices have rows of 12 items, and places for 6."""
-    algorithm = algorithm_for(define_gradients(items=ITEMS, rank=rank, places=6, slices=12))
-    ratings = some_ratings(users=USERS, items=ITEMS, seed=seed)
-    model = some_model(version=round, items=ITEMS, rank=rank, seed=seed + 1, spoiled=spoiled)
+    rank = max(rank, int(implicit))
+    algorithm = algorithm_for(define_gradients(items=ITEMS, rank=rank, places=6, slices=12, implicit=implicit))
+    ratings = some_ratings(users=USERS, items=ITEMS, seed=seed, implicit=implicit)
+    model = some_model(version=round, items=ITEMS, rank=rank, seed=seed + 1, spoiled=spoiled, implicit=implicit)
     seeds = np.random.default_rng(seed + 2).integers(0, 2**64, USERS, dtype=np.uint64)
     client, query = algorithm.client(), algorithm.query(round)
     payloads = []
@@ -52,7 +60,7 @@ def test_devices_and_population_make_the_same_sums_to_the_integer(
         data, own_seed = local(ratings, user), int(seeds[user])
         keys = client.keys(data, round=round, seed=own_seed)
         payload, parameters = client.contribute(slices_for(model, keys), data, round=round, seed=own_seed)
-        assert len(parameters) == 8 * (1 + rank if round else 1)
+        assert len(parameters) == 8 * (1 + rank if round or implicit else 1)
         query.check(payload)
         payloads.append(payload)
     total = query.new_sum()
@@ -80,18 +88,29 @@ def test_blocks_of_users_change_nothing_and_all_users_are_told_of(
     assert done[-1] == USERS
 
 
+@pytest.mark.parametrize("implicit", [False, True])
 def test_client_and_population_predict_the_same(
-    define_gradients: Define, some_ratings: Callable[..., Ratings], some_model: Callable[..., ModelVersion]
+    define_gradients: Define,
+    some_ratings: Callable[..., Ratings],
+    some_model: Callable[..., ModelVersion],
+    implicit: bool,
 ) -> None:
-    algorithm = algorithm_for(define_gradients(items=ITEMS, rank=3))
-    history, targets = (some_ratings(users=USERS, items=ITEMS, seed=seed) for seed in (1, 2))
-    model = some_model(version=2, items=ITEMS, rank=3, seed=3)
+    """And what own items add to a prediction adds up to it, but for what the item itself has, or all."""
+    algorithm = algorithm_for(define_gradients(items=ITEMS, rank=3, implicit=implicit))
+    history, targets = (some_ratings(users=USERS, items=ITEMS, seed=seed, implicit=implicit) for seed in (1, 2))
+    model = some_model(version=2, items=ITEMS, rank=3, seed=3, implicit=implicit)
     predicted = algorithm.population().predict(model, history, targets)
     client, everything = algorithm.client(), slices_for(model, np.arange(ITEMS))
     for user in range(USERS):
         mine = slice(int(targets.offsets[user]), int(targets.offsets[user + 1]))
         single = client.predict(everything, local(history, user), targets.items[mine].astype(np.int64))
         np.testing.assert_allclose(single, predicted[mine], atol=1e-9)
+        reasons = client.reasons(everything, local(history, user), targets.items[mine].astype(np.int64))
+        base = 0.0 if implicit else 3.5 + model.keyed.rows[targets.items[mine], 1].astype(np.float64)
+        if len(reasons.items):
+            np.testing.assert_allclose(base + reasons.added.sum(axis=1), single, atol=1e-9)
+        elif implicit:
+            np.testing.assert_allclose(single, model.keyed.rows[targets.items[mine], 1], atol=1e-6)
 
 
 def test_data_that_do_not_fit_and_ridges_that_hold_up_no_solve_are_refused(
@@ -109,3 +128,6 @@ def test_data_that_do_not_fit_and_ridges_that_hold_up_no_solve_are_refused(
     dense = {"globals": np.array([[0.8, 0.0]], dtype=np.float32)}
     with pytest.raises(ConfigurationError, match="bias_ridge"):
         algorithm.client().check_model(dense)
+    root = {"root": np.full((3, 3), np.nan, dtype=np.float32)}
+    with pytest.raises(ConfigurationError, match="root"):
+        algorithm_for(define_gradients(items=ITEMS, implicit=True)).client().check_model(root)

@@ -13,10 +13,11 @@ from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.item_gradients.server import ItemGradientServer
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
-from odp.datasets import Split, random_split, synthetic_movielens
+from odp.datasets import Ratings, Split, random_split, synthetic_movielens
 from odp.datasets.ratings import merge
 from odp.errors import ConfigurationError, StateError
-from odp.evaluation import dp_sgd
+from odp.evaluation import dp_sgd, dp_sgd_implicit
+from odp.evaluation.ranking import evaluate
 from odp.evaluation.trials import rmse
 from odp.v1 import common_pb2
 
@@ -25,11 +26,19 @@ Define = Callable[..., common_pb2.TaskDefinition]
 SPLIT = random_split(synthetic_movielens(n_users=300, n_items=80, seed=3), seed=1)
 
 
+def seen(ratings: Ratings) -> Ratings:
+    triples = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
+    return Ratings.from_triples("seen", *triples, low=0, high=1, implicit=True, n_users=300, n_items=80)
+
+
+SEEN = Split(*map(seen, (SPLIT.train, SPLIT.validation, SPLIT.test)))
+
+
 def task_of(split: Split, *, rank: int, epsilon: float = math.inf, **choices: object) -> odp.Task:
     return odp.Task(
         name="gradients",
         model=odp.MatrixFactorization(items=split.train.n_items, rank=rank),
-        data=odp.RatingsData(low=1, high=5),
+        data=odp.ImplicitData() if split.train.implicit else odp.RatingsData(low=1, high=5),
         privacy=odp.UserLevelDP(epsilon=epsilon, delta=1e-5, max_items_per_user=split.train.n_items),
         training=odp.DPSGD(**({"rounds": 9, "server_rate": 4.0} | choices)),
         cohort=odp.Cohort(minimum=20, goal=300),
@@ -56,6 +65,39 @@ def test_without_noise_a_task_is_the_baseline_up_to_the_rounding_of_contribution
     np.testing.assert_allclose(rows[:, [1, *range(3, 3 + rank)]], expected, atol=2e-3)
     history = merge(SPLIT.train, SPLIT.validation)
     assert run.metrics["test_rmse"] == pytest.approx(rmse(baseline.predict(history, SPLIT.test), SPLIT.test), abs=1e-4)
+
+
+def test_without_noise_a_task_on_implicit_data_is_the_baseline_up_to_the_rounding_of_contributions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Start:
+        def __init__(self, seed: int) -> None:
+            self._seed = seed
+
+        def normal(self, mean: float, std: float, shape: tuple[int, int]) -> np.ndarray:
+            return std * public_normals(self._seed, shape)
+
+    settings = dp_sgd_implicit.ImplicitDpSgd(rank=4, steps=4, unobserved_weight=0.05)
+    with monkeypatch.context() as patched:
+        patched.setattr(dp_sgd_implicit.np.random, "default_rng", Start)
+        baseline = dp_sgd_implicit.dp_sgd_implicit(SEEN.train, epsilon=math.inf, delta=1e-5, seed=1, settings=settings)
+    task = task_of(SEEN, rank=4, rounds=5, server_rate=2.0, clip=1.0, unobserved_weight=0.05)
+    run = odp.simulate(task, SEEN, seed=1)
+    assert np.abs(baseline.items).max() > 0.5
+    np.testing.assert_allclose(run.model.keyed.rows[:, 1:], baseline.items, atol=3e-3)
+    history = merge(SEEN.train, SEEN.validation)
+    ranking = evaluate(baseline.scores(history), history, SEEN.test, cutoffs=(20,))
+    assert run.metrics["test_ranking"].recall[20] == pytest.approx(ranking.recall[20], abs=0.01)
+
+
+def test_where_noise_drowns_implicit_data_popularity_is_left() -> None:
+    learned = []
+    for epsilon in (math.inf, 0.01):
+        run = odp.simulate(task_of(SEEN, rank=4, epsilon=epsilon, rounds=3, server_rate=2.0, clip=1.0), SEEN, seed=1)
+        assert run.epsilon == pytest.approx(epsilon, rel=1e-6)
+        rows = run.model.keyed.rows
+        learned.append(float(np.abs(rows[:, 2:]).max() / rows[:, 1].max()))
+    assert learned[1] < 0.25 < 0.4 < learned[0]
 
 
 def test_with_noise_it_spends_its_budget_and_is_about_as_good_as_the_baseline() -> None:
@@ -136,10 +178,32 @@ def test_a_state_holds_what_it_was_made_of_and_others_are_refused(define_gradien
         ({"clip": 1e12}, "clip"),
     ],
 )
-def test_what_cannot_be_chosen_is_refused_by_name_when_the_task_is_made(choices: dict[str, object], named: str) -> None:
+@pytest.mark.parametrize("split", [SPLIT, SEEN], ids=["ratings", "implicit"])
+def test_what_cannot_be_chosen_is_refused_by_name_when_the_task_is_made(
+    split: Split, choices: dict[str, object], named: str
+) -> None:
     with pytest.raises(ConfigurationError, match=named) as refused:
-        task_of(SPLIT, rank=2, **choices)
+        task_of(split, rank=2, **choices)
     assert "\n" not in str(refused.value)
+
+
+def test_a_weight_of_unobserved_pairs_is_of_implicit_data_alone() -> None:
+    examples = odp.Examples({"x": odp.Tensor((2,), -1, 1)}, label_low=-1.0, label_high=1.0)
+    with pytest.raises(ConfigurationError, match="unobserved_weight"):
+        task_of(SPLIT, rank=2, unobserved_weight=0.1)
+    with pytest.raises(ConfigurationError, match="unobserved_weight"):
+        odp.Task(
+            name="linear",
+            model=odp.Glm("linear", features=2),
+            data=examples,
+            privacy=odp.UserLevelDP(epsilon=8.0, delta=1e-5),
+            training=odp.DPSGD(rounds=2, unobserved_weight=0.1),
+        )
+    for weight in (0.0, math.nan, 1e9):
+        with pytest.raises(ConfigurationError, match="unobserved_weight"):
+            task_of(SEEN, rank=2, unobserved_weight=weight)
+    with pytest.raises(ConfigurationError, match="rank"):
+        task_of(SEEN, rank=0)
 
 
 def test_features_and_data_of_another_model_are_refused_when_the_task_is_made() -> None:
@@ -148,6 +212,7 @@ def test_features_and_data_of_another_model_are_refused_when_the_task_is_made() 
     examples = odp.Examples({"x": odp.Tensor((2,), -1, 1)}, label_low=-1.0, label_high=1.0)
     for model, data, named in (
         (features, plain.data, "features"),
+        (features, odp.ImplicitData(), "features"),
         (plain.model, examples, "odp.RatingsData"),
         (odp.Glm("linear", features=2), plain.data, "odp.RatingsData"),
     ):

@@ -91,6 +91,14 @@ TASKS: dict[str, tuple[str, Any]] = {
             cohort=COHORT,
         ),
     ),
+    "implicit_gradients": (
+        RATINGS,
+        odp.Task(
+            name="seen-gradients", model=odp.MatrixFactorization(items=ITEMS, rank=2), data=odp.ImplicitData(),
+            privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6, max_items_per_user=4),
+            training=odp.DPSGD(rounds=2, clip=1.0), cohort=COHORT,
+        ),
+    ),
     "fedavg": (EXAMPLES, _trained("fedavg", odp.DPFedAvg(rounds=2))),
     "dpsgd": (EXAMPLES, _trained("dpsgd", odp.DPSGD(rounds=1))),
     "dpftrl": (EXAMPLES, _trained("dpftrl", odp.DPFTRL(rounds=2, bands=1))),

@@ -1,0 +1,78 @@
+"""The client of gradients from implicit feedback for many users at once: the same arithmetic, in blocks of users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from odp.algorithms.implicit.population import ImplicitPopulation
+from odp.algorithms.implicit.userside import usable_rows
+from odp.algorithms.implicit_gradients import userside
+from odp.algorithms.implicit_gradients.terms import as_read, terms_of
+from odp.algorithms.item_gradients.codec import Contributions
+from odp.algorithms.item_gradients.population import blocks, summed
+from odp.algorithms.item_gradients.terms import MASSES_ROUND
+from odp.algorithms.item_gradients.userside import masses
+from odp.numerics.arrays import Float64Array, Int64Array, require_seeds
+from odp.protocol.wire.model import ModelVersion
+from odp.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from odp.datasets.ratings import Ratings
+
+
+class ImplicitGradientPopulation(ImplicitPopulation):
+    """``odp.algorithms.seam.Population`` of one task, and what rankings need: users' rows.
+
+    Raises:
+      ConfigurationError: the definition is no valid task of this kind.
+    """
+
+    def __init__(self, definition: common_pb2.TaskDefinition) -> None:
+        self._gradients = terms_of(definition)
+        super().__init__(as_read(definition))
+
+    def contribute(
+        self,
+        broadcast: ModelVersion,
+        ratings: Ratings,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Callable[[int], None] | None = None,
+    ) -> Mapping[str, Int64Array]:
+        sent = self.contributions(broadcast, ratings, round=round, seeds=seeds)
+        return summed(self._gradients, round, sent, progress)
+
+    def contributions(
+        self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+    ) -> Iterator[tuple[Int64Array, Contributions]]:
+        """(users int64 [n], what they send) in blocks of users.
+
+        Raises:
+          DataError: sizes do not fit the task.
+        """
+        self._check(ratings)
+        require_seeds(seeds, users=ratings.n_users)
+        common = userside.common_part(self._gradients, broadcast.dense)
+        table = usable_rows(broadcast.keyed.rows)
+        for users, entries in blocks(self._gradients, ratings, table, round=round, seeds=seeds):
+            if round == MASSES_ROUND:
+                yield users, masses(self._gradients, entries)
+            else:
+                yield users, userside.contributions(self._gradients, entries, common)[0]
+
+    def user_rows(self, broadcast: ModelVersion, history: Ratings) -> Float64Array:
+        """Rows float64 [n_users, 1 + rank] that score items; that of popularity for users without history.
+
+        Raises:
+          DataError: sizes do not fit the task.
+        """
+        self._check(history)
+        common = userside.common_part(self._gradients, broadcast.dense)
+        table = usable_rows(broadcast.keyed.rows)
+        every = blocks(self._gradients, history, table, round=broadcast.version, seeds=None)
+        return np.concatenate([userside.scoring_rows(entries, common) for _, entries in every])
