@@ -7,6 +7,7 @@ from odp.datasets.item_features import auto_features, has_item_features, item_fe
 from odp.datasets.item_texts import ItemTexts
 from odp.datasets.mnist import Images, load_mnist
 from odp.datasets.monthly import Month, monthly_ratings
+from odp.datasets.rating_model import RatingModel, synthetic_ratings
 from odp.datasets.ratings import Ratings, Split, merge
 from odp.datasets.registry import load, load_split
 from odp.datasets.splitting import permutation_split, random_split, time_split
@@ -18,6 +19,7 @@ __all__ = [
     "Images",
     "ItemTexts",
     "Month",
+    "RatingModel",
     "Ratings",
     "Split",
     "Week",
@@ -36,6 +38,7 @@ __all__ = [
     "permutation_split",
     "random_split",
     "synthetic_movielens",
+    "synthetic_ratings",
     "text_columns",
     "time_split",
 ]

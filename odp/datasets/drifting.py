@@ -1,6 +1,6 @@
 """Synthetic ratings of a service that changes: tastes drift, new items come each week, old ones go.
 
-A rating is made as in ``synthetic.py``, from what holds in its week. From week to week a user's factors keep their
+A rating is made as in ``rating_model.py``, from what holds in its week. From week to week a user's factors keep their
 variance and turn (an autoregression of order one), and so do the biases of items. The oldest items leave the catalogue
 and as many new ones come, whose popularity is largest at first. A device keeps its ratings of the last weeks alone.
 """
@@ -15,18 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from odp import _validate
+from odp.datasets.rating_model import ITEM_STD, MEAN, USER_STD, Floats, explained, in_steps
 from odp.datasets.ratings import Ratings, Split
 from odp.datasets.synthetic import (
     GENRE_SHARE_OF_BIAS,
     GENRE_SHARE_OF_FACTORS,
-    ITEM_STD,
-    MEAN,
     SIGNAL_STD,
-    USER_STD,
     ZIPF,
-    Floats,
     genre_flags,
-    genre_mix,
     genre_names,
     item_titles,
 )
@@ -127,8 +123,8 @@ class _World:
         self._names = genre_names(n_genres)
         self._flags = genre_flags(rng, count, n_genres)
         self._titles = item_titles(self._flags, self._names)
-        self._factors = genre_mix(rng, self._flags, rank, GENRE_SHARE_OF_FACTORS) * (SIGNAL_STD / math.sqrt(rank))
-        self._bias = genre_mix(rng, self._flags, 1, GENRE_SHARE_OF_BIAS)[:, 0]
+        self._factors = explained(rng, self._flags, rank, GENRE_SHARE_OF_FACTORS) * (SIGNAL_STD / math.sqrt(rank))
+        self._bias = explained(rng, self._flags, 1, GENRE_SHARE_OF_BIAS)[:, 0]
         self._tastes = rng.standard_normal((n_users, rank))
         self._user_bias = rng.standard_normal(n_users) * USER_STD
         self._popularity = np.power(1.0 + rng.permutation(count).astype(np.float64) % n_items, -ZIPF)
@@ -154,7 +150,7 @@ class _World:
         stars = MEAN + self._user_bias[users] + ITEM_STD * self._bias[items] + signal
         stars += _NOISE * rng.standard_normal(len(users))
         self._turn()
-        return _Rows(users, items, np.clip(np.rint(stars), 1.0, 5.0))
+        return _Rows(users, items, in_steps(stars, 1.0))
 
     def _turn(self) -> None:
         old, new = math.sqrt(1.0 - self._drift), math.sqrt(self._drift)
