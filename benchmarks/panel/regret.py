@@ -42,12 +42,18 @@ class Judged:
       cell, epsilon: which.
       losses: by method: the error, or one over Recall@20.
       ours: DPAM's default.
+      ranks: whether scores are Recall@20.
     """
 
     cell: Cell
     epsilon: float
     losses: Mapping[str, float]
     ours: str
+    ranks: bool
+
+    def score(self, method: str) -> float:
+        """The error of a method, or its Recall@20."""
+        return 1.0 / self.losses[method] if self.ranks else self.losses[method]
 
     @property
     def best(self) -> str:
@@ -114,7 +120,8 @@ def judged(cells: Sequence[Cell], trials: Sequence[Trial], *, features: bool = T
             seeds = set.intersection(*(set(by_seed) for by_seed in methods.values()))
             if ours in methods and len(methods) > 1 and seeds:
                 losses = {name: _loss([by_seed[seed] for seed in seeds]) for name, by_seed in methods.items()}
-                result.append(Judged(cell, epsilon, losses, ours))
+                ranks = any(map(_ranks, methods[ours].values()))
+                result.append(Judged(cell, epsilon, losses, ours, ranks))
     return result
 
 
@@ -175,7 +182,7 @@ def report(cells: Sequence[Judged], changes: Sequence[Rise]) -> str:
         rival = min((name for name in cell.losses if name != cell.ours), key=lambda name: cell.losses[name])
         lines.append(
             f"| {cell.cell.name} | {cell.cell.part} | {cell.cell.shape} | {cell.epsilon:g} | "
-            f"{cell.losses[cell.ours]:.4f} | {rival} | {cell.losses[rival]:.4f} | {100 * cell.margin:+.2f} % | "
+            f"{cell.score(cell.ours):.4f} | {rival} | {cell.score(rival):.4f} | {100 * cell.margin:+.2f} % | "
             f"{100 * cell.gain(SIMPLE):.1f} % |"
         )
     worse = [change for change in changes if change.beyond_chance]
