@@ -103,7 +103,7 @@ def test_what_is_read_is_what_was_computed(tmp_path: Path) -> None:
     ]
     for ours, theirs in zip(stored, computed, strict=True):
         assert ours.outcome == theirs.outcome
-        np.testing.assert_allclose(ours.outcome.influence, theirs.outcome.influence, rtol=1e-6)
+        assert ours.outcome.influence == pytest.approx(theirs.outcome.influence, rel=1e-6)
 
 
 def test_regret_is_the_error_over_that_of_the_best_private_method() -> None:
@@ -139,7 +139,8 @@ def test_regret_takes_means_over_the_seeds_that_all_methods_have() -> None:
 def test_a_default_with_features_is_judged_against_the_same_without() -> None:
     trials = [trial(PLAIN, 0.8), trial(WITH_FEATURES, 0.9), trial("DP item mean", 1.0)]
     (cell,) = regret.judged([CELLS["r01"]], trials)
-    assert (cell.ours, cell.best, cell.regret) == (WITH_FEATURES, PLAIN, pytest.approx(0.125))
+    assert (cell.ours, cell.best) == (WITH_FEATURES, PLAIN)
+    assert cell.regret == pytest.approx(0.125)
     (plain,) = regret.judged([CELLS["r01"]], trials, features=False)
     assert (plain.ours, plain.regret) == (PLAIN, 0.0)
 
@@ -156,7 +157,8 @@ def test_a_rise_is_judged_by_paired_users() -> None:
     users = np.array([0.01, -0.01, 0.02, -0.02])
     trials = [trial(PLAIN, 1.0, influence=users), trial(PLAIN, 1.03, epsilon=2.0, influence=-users)]
     (rise,) = regret.rises([CELLS["r01"]], trials)
-    assert (rise.low, rise.high, rise.worse) == (1.0, 2.0, pytest.approx(0.03))
+    assert (rise.low, rise.high) == (1.0, 2.0)
+    assert rise.worse == pytest.approx(0.03)
     assert rise.error == pytest.approx(np.sqrt((2 * users) @ (2 * users) * 4 / 3))
     assert not rise.beyond_chance
     assert dataclasses.replace(rise, worse=0.08).beyond_chance

@@ -100,7 +100,7 @@ def test_activity_is_as_skewed_as_the_model_says_and_keeps_its_mean() -> None:
 
 def test_signal_adds_variance_that_means_do_not_explain() -> None:
     """Rounding to half stars has a variance of 1/48; clipping at 1 and 5 takes from the largest signals."""
-    quiet = {"n_users": 3000, "ratings_per_user": 40.0, "noise": 0.0}
+    quiet: dict[str, Any] = {"n_users": 3000, "ratings_per_user": 40.0, "noise": 0.0}
     assert left_over(drawn(rank=0, signal=0.0, **quiet)) < 0.25
     for signal in (0.3, 0.6):
         assert left_over(drawn(rank=3, signal=signal, **quiet)) == pytest.approx(np.hypot(signal, 0.16), rel=0.15)
