@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import sqlalchemy
 import typer.main
 import typer.testing
 from bytecode import compile_tests
+from program_template import Template
 
 from odp import refusing
 from odp.operations.local import log_setup
@@ -196,6 +198,37 @@ def no_keyring_of_the_person_who_runs_the_tests() -> Iterator[None]:
         patch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
         patch.delenv("ODP_DEVICE_KEY_FILE", raising=False)
         yield
+
+
+#: Forks the programs that tests of this process start.
+_TEMPLATE = pytest.StashKey[Template]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[object]:
+    """Programs are forked from one process per worker: see ``program_template``."""
+    if sys.platform != "linux":
+        return (yield)
+    with Template.started() as template, template.forking():
+        session.stash[_TEMPLATE] = template
+        return (yield)
+
+
+@pytest.fixture
+def template(request: pytest.FixtureRequest) -> Iterator[Template]:
+    """What forks the programs of this process; a test may turn it off and on."""
+    template = request.session.stash[_TEMPLATE]
+    before = template.forks
+    yield template
+    template.forks = before
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Programs of a test with the mark ``afresh`` start as users start them."""
+    if (template := item.session.stash.get(_TEMPLATE, None)) is not None:
+        template.forks = item.get_closest_marker("afresh") is None
+    return (yield)
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from odp.trust.enclave.reference_values import ReferenceValues
 from odp.trust.log.audit import audit
 from odp.trust.log.sources import LogFolder
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.afresh]
 
 DATA = "synthetic:n_users=104,n_items=30,ratings_per_user=12"
 

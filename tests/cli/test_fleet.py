@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -61,14 +60,8 @@ def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "odp.cli.main", "fleet", "run", *arguments]
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-
 def fleet(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        _command(*arguments), capture_output=True, text=True, timeout=900, check=False, env=_environment()
-    )  # fmt: skip
+    return subprocess.run(_command(*arguments), capture_output=True, text=True, timeout=900, check=False)
 
 
 def _given(scenario: Path, root: Path, hosts: int) -> list[str]:
@@ -196,9 +189,7 @@ def test_a_fleet_that_is_killed_goes_on_with_what_is_left_and_counts_the_same(ru
 
 def _killed(given: list[str], root: Path, *, round: int, whom: str) -> tuple[int, str]:
     """(exit code, stderr) of a fleet of which a program, or with "" the command, is killed in a round."""
-    with subprocess.Popen(
-        _command(*given), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=_environment()
-    ) as running:
+    with subprocess.Popen(_command(*given), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
         family = psutil.Process(running.pid)
         until = time.monotonic() + 120.0
         while len(found := [count for count in _through(root, round) if count >= 6]) < 2:

@@ -202,6 +202,7 @@ def test_contributions_on_the_aggregators_disk_in_the_middle_of_a_round_hold_no_
 
 
 @pytest.mark.processes
+@pytest.mark.afresh  # memory that a template left would be searched, too
 @pytest.mark.slow
 def test_the_memory_of_the_hosts_holds_no_planted_secret(tmp_path: Path, stack: contextlib.ExitStack) -> None:
     """Hosts and server as processes, in the middle of a round and after it."""

@@ -18,7 +18,7 @@ from odp.errors import ConfigurationError, ServiceError, StateError
 from odp.operations.local.processes import ODP, OPEN, AdmissionRule, Child, ListenAddresses, Services
 from odp.trust.enclave.reference_values import ReferenceValues
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.afresh]
 
 
 def _children() -> set[int]:
