@@ -35,6 +35,7 @@ OF_EXAMPLES = (*FEDERATED, "model_evaluation")
 #: Trainings of items.
 OF_ITEMS = {
     "ratings": (odp.RatingsData(low=1, high=5), odp.DPAM(steps=1)),
+    "ratings-gradients": (odp.RatingsData(low=1, high=5), odp.DPAM(step="gradient", steps=2)),
     "implicit": (odp.ImplicitData(), odp.ImplicitDPAM(steps=1)),
     "ratings-dpsgd": (odp.RatingsData(low=1, high=5), odp.DPSGD(rounds=2)),
     "implicit-dpsgd": (odp.ImplicitData(), odp.DPSGD(rounds=2, clip=1.0)),
@@ -140,8 +141,9 @@ class Combination:
                 privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6), training=FEDERATED[self.algorithm], **broadcast,
             )  # fmt: skip
         data, training = OF_ITEMS[self.algorithm]
+        rank = 4 if self.algorithm == "ratings-gradients" else 2
         return odp.Task(
-            name=self.name, model=odp.MatrixFactorization(items=ITEMS, rank=2), cohort=cohort, data=data,
+            name=self.name, model=odp.MatrixFactorization(items=ITEMS, rank=rank), cohort=cohort, data=data,
             privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6, max_items_per_user=4), training=training, **broadcast,
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ _ITEMS = 6
 
 def aggregated(aggregations: Mapping[str, int], *, large: int) -> tuple[common_pb2.TaskDefinition, ...]:
     """One task per way through the aggregator's enclave."""
-    return (_definition(0.5, DPAM(steps=1)),)
+    return _definition(0.5, DPAM(steps=1)), _definition(0.5, DPAM(step="gradient", steps=2), rank=4)
 
 
 def published() -> tuple[common_pb2.TaskDefinition, ...]:
@@ -24,17 +24,19 @@ def published() -> tuple[common_pb2.TaskDefinition, ...]:
 
     Their privacy is finite, and is not computed here: the aggregator accounts for the noise.
     """
-    definition = _definition(math.inf, DPAM())
-    definition.privacy.epsilon = definition.dpam.count_noise_std = 1.0
-    dpam = definition.dpam
-    dpam.bias_mass_noise = dpam.bias_sum_noise = dpam.gram_noise = dpam.target_noise = 1.0
-    return (definition,)
+    definitions = _definition(math.inf, DPAM()), _definition(math.inf, DPAM(step="gradient"), rank=4)
+    for definition in definitions:
+        dpam = definition.dpam
+        definition.privacy.epsilon = dpam.count_noise_std = dpam.bias_mass_noise = 1.0
+        dpam.gram_noise = dpam.target_noise = 1.0
+    definitions[0].dpam.bias_sum_noise = 1.0
+    return definitions
 
 
-def _definition(epsilon: float, training: DPAM) -> common_pb2.TaskDefinition:
+def _definition(epsilon: float, training: DPAM, *, rank: int = 2) -> common_pb2.TaskDefinition:
     return define(
         name="recorded",
-        model=MatrixFactorization(items=_ITEMS, rank=2),
+        model=MatrixFactorization(items=_ITEMS, rank=rank),
         data=RatingsData(low=1, high=5),
         privacy=UserLevelDP(epsilon=epsilon, delta=1e-6, max_items_per_user=3),
         training=training,

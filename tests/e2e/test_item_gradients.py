@@ -19,24 +19,30 @@ from odp.privacy.accounting import epsilon as epsilon_of
 from odp.research.simulation import engine
 from odp.v1 import common_pb2
 
+SGD, DPAM = odp.DPSGD(rounds=4, server_rate=2.0), odp.DPAM(step="gradient", steps=3)
+
 
 @pytest.fixture(params=["ratings", "implicit"])
 def data(request: pytest.FixtureRequest, ratings: Ratings) -> Ratings:
     """Ratings, or who has rated what."""
-    if request.param == "ratings":
-        return ratings
+    return ratings if request.param == "ratings" else _seen(ratings)
+
+
+def _seen(ratings: Ratings) -> Ratings:
     seen = ratings.users(), ratings.items, np.ones(ratings.n_ratings)
     size = {"n_users": ratings.n_users, "n_items": ratings.n_items}
     return Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, **size)
 
 
+@pytest.mark.parametrize(("seen", "training"), [(False, SGD), (True, SGD), (False, DPAM)])
 def test_networked_run_and_simulation_agree_to_the_last_bit_with_noise_off(
-    tmp_path: Path, stack: contextlib.ExitStack, data: Ratings, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch, seen, training
 ) -> None:
     """Equal integer sums make equal models: the same server steps from them."""
+    data = _seen(ratings) if seen else ratings
     world = World(tmp_path, noise=NoNoise()).start(stack)
     # Fewer places than a device has items: who sends what depends on the device's seed.
-    task = small_task(data, rank=3, training=odp.DPSGD(rounds=4, server_rate=2.0), places=8)
+    task = small_task(data, rank=4, training=training, places=8)
     handle = world.connection.submit(task)
     status = world.finish(handle, world.devices(data))
     networked = handle.model()

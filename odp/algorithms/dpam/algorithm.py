@@ -66,14 +66,9 @@ class TaskAlgorithm(Factorization):
         return DpamClient(self.definition)
 
     def query(self, round: int) -> Query:
-        terms = self.terms()
-        if terms.gradient:
-            from odp.algorithms.dpam.gradient.query import GradientQuery
+        from odp.algorithms.dpam.query import query_of
 
-            return GradientQuery(terms, round)
-        from odp.algorithms.dpam.query import DpamQuery
-
-        return DpamQuery(terms, round)
+        return query_of(self.terms(), round)
 
     def population(self) -> RecommenderPopulation:
         from odp.algorithms.dpam.population import DpamPopulation

@@ -42,6 +42,7 @@ import numpy.typing as npt
 from odp.algorithms.declared import GaussianSum
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.codec import Contributions
+from odp.algorithms.dpam.gradient.query import GradientQuery
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS
 from odp.algorithms.factorization.query import (
@@ -252,6 +253,11 @@ class DpamQuery(FactorizationQuery[Contributions]):
         products = contributions.weights * contributions.targets * within[:, None]
         within &= np.einsum("nk,nk->n", products, products) <= self._vector_limit
         return within
+
+
+def query_of(terms: Terms, round: int) -> DpamQuery | GradientQuery:
+    """The query of a round, by the task's steps."""
+    return GradientQuery(terms, round) if terms.gradient else DpamQuery(terms, round)
 
 
 def declared_releases(terms: Terms, round: int) -> tuple[GaussianSum, ...]:
