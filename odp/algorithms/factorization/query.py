@@ -44,7 +44,7 @@ import numpy.typing as npt
 
 from odp.algorithms.declared import GaussianSum
 from odp.algorithms.factorization.codec import WEIGHT_UNITS, Contributions
-from odp.algorithms.factorization.terms import COUNTS_ROUND, CommonTerms
+from odp.algorithms.factorization.terms import CommonTerms
 from odp.errors import ContributionRefused, Refusal
 from odp.numerics import sorting_network
 from odp.numerics.arrays import Float64Array, Int64Array
@@ -336,8 +336,7 @@ class FactorizationQuery(abc.ABC, Generic[_Contributions]):
         rows, items, weights = contributions.rows, contributions.items, contributions.weights
         used = weights > 0
         within: npt.NDArray[np.bool_] = ~(used & (items >= self._items)).any(axis=1) & distinct(items, used)
-        if self._round != COUNTS_ROUND:
-            within &= np.einsum("nk,nk->n", weights, weights) <= WEIGHT_UNITS**2
+        within &= np.einsum("nk,nk->n", weights, weights) <= WEIGHT_UNITS**2
         within &= np.einsum("nk,nk->n", rows, rows) <= self._row_limit
         return within
 

@@ -159,14 +159,24 @@ def _sampled(task: odp.Task) -> odp.Task:
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize(("seen", "sampled"), [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("seen", "sampled", "training"),
+    [
+        (False, False, odp.DPAM(steps=2)),
+        (False, True, odp.DPAM(steps=2)),
+        (False, True, odp.DPAM(step="gradient", steps=3)),
+        (True, False, None),
+    ],
+)
 @pytest.mark.slow
 @pytest.mark.usefixtures("coarse_composition")
-def test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases(monkeypatch, victim, seen, sampled):
+def test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases(
+    monkeypatch, victim, seen, sampled, training
+):
     task = preset_task("auto", SEEN if seen else PEOPLE, epsilon=20.0, delta=1e-3)
     task = dataclasses.replace(task, privacy=dataclasses.replace(task.privacy, max_items_per_user=6))
     if not seen:
-        task = dataclasses.replace(task, model=odp.MatrixFactorization(items=ITEMS, rank=3), training=odp.DPAM(steps=2))
+        task = dataclasses.replace(task, model=odp.MatrixFactorization(items=ITEMS, rank=3), training=training)
     task = _sampled(task) if sampled else task
 
     def train(ratings: Ratings) -> Any:

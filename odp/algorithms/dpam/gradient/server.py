@@ -179,6 +179,8 @@ class GradientServer:
             trend=self._trend(current.counts),
             progress=(step, terms.steps),
         )
+        if not np.isfinite(items.values).all():
+            raise np.linalg.LinAlgError("values that are no numbers")
         uncertain = np.trace(_uncertainty(items, moments).of(current.counts), axis1=1, axis2=2)
         trust = moments.residual / (moments.residual + uncertain)
         return replace(current, trust=trust, moments=moments.numbers(), items=items)
