@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from odp.algorithms.registry import TABLE, part_of, training_of
@@ -206,6 +206,7 @@ class Quality:
       buckets: (key of a bucket, label); the first is drawn.
       baselines: label by key of a baseline.
       ceilings: keys of baselines that see all data in one place, so that no private method need reach them.
+      tasks: by key of a private baseline, what runs it on devices: the rank of a matrix factorization, and a training.
       not_run: private methods that `odp compare` runs and a single run leaves out, as they take long.
       alone: (key of a bucket, label) of what a user has without a platform; None where buckets have none.
       rival: (key of a bucket, label) of the baseline that groups gain or lose against; None where buckets have none.
@@ -219,6 +220,7 @@ class Quality:
     buckets: tuple[tuple[str, str], ...]
     baselines: Mapping[str, str]
     ceilings: tuple[str, ...] = ()
+    tasks: Mapping[str, str] = field(default_factory=dict)
     not_run: tuple[str, ...] = ()
     alone: tuple[str, str] | None = None
     rival: tuple[str, str] | None = None

@@ -263,6 +263,7 @@ def _check_lines(checked: DataCheck) -> list[str]:
         lines.append(
             f"fits        ε = {checked.epsilon:g}, δ = {checked.delta:g}: an average item is heard through the noise"
         )
+    lines.append(f"not tried   {', '.join(checked.not_tried)}: `odp compare` says whether one of them wins")
     lines += [f"note: {line}" for line in checked.advice]
     return lines
 

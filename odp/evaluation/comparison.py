@@ -28,7 +28,7 @@ def comparison_table(baselines: Baselines, model_rmse: float, epsilon: float, de
     table.add_row("DP item mean", f"{baselines.dp_item_mean:.4f}", "the task's ε and δ")
     table.add_row("DP item mean + local user bias", f"{baselines.dp_item_user_bias:.4f}", "the task's ε and δ")
     spent = f"ε = {epsilon:.4g}, δ = {delta:g}" if math.isfinite(epsilon) else "no noise, not private"
-    table.add_row("this model (DPAM)", f"[bold]{model_rmse:.4f}[/bold]", spent)
+    table.add_row("this model", f"[bold]{model_rmse:.4f}[/bold]", spent)
     table.add_row("ALS, all data in one place", f"{baselines.als_ceiling:.4f}", "not private, no item features")
     return table
 

@@ -51,6 +51,9 @@ from odp.v1 import common_pb2
 if TYPE_CHECKING:
     from rich.console import Console
 
+#: A ridge on users' biases that leaves none: the task of rank 0 then learns and predicts item means.
+NO_USER_BIAS = 1e6
+
 QUALITY = Quality(
     title="Error",
     entries="ratings",
@@ -66,6 +69,10 @@ QUALITY = Quality(
         "als_ceiling": "ALS, all data in one place, not private",
     },
     ceilings=("als_ceiling",),
+    tasks={
+        "dp_item_mean": f"rank=0, training=odp.DPAM(user_bias_ridge={NO_USER_BIAS:g})",
+        "dp_item_user_bias": "rank=0, training=odp.DPAM()",
+    },
     not_run=("DP item covariance", "DP-SGD on the item table"),
     alone=("user_mean_rmse", "user mean, on the device"),
     rival=("baseline_rmse", "DP item mean + user bias"),

@@ -44,7 +44,7 @@ from odp.research.simulation.methods import Contest, Method, Metric, contest_for
 from odp.research.simulation.presets import preset_task
 from odp.research.simulation.result_tables import html_table, text_table, write_csv, write_page
 from odp.research.simulation.trials import FinishedTrials, outcome_of, stored_outcome
-from odp.research.simulation.verdict import LEVEL
+from odp.research.simulation.verdict import LEVEL, runs_it
 from odp.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -176,9 +176,20 @@ class Comparison:
             and abs(self.mean(method.name, -1) - reached) <= max(LEVEL * abs(reached), errors.get(method.name, 0.0))
         ]
         at = f"at ε = {self.epsilons[-1]:g}: {metric.name} {reached:.4f}"
-        if not level:
-            return f"{best} is the best private method {at}"
-        return f"{best} is the best private method {at}, by no more than chance: level with it are {', '.join(level)}"
+        chance = f", by no more than chance: level with it are {', '.join(level)}" if level else ""
+        return f"{best} is the best private method {at}{chance}{self._runs(best)}"
+
+    def _runs(self, name: str) -> str:
+        """What runs a private method on devices, by the settings that most seeds chose at the largest ε.
+
+        Nothing where the comparison trained it as a task.
+        """
+        (method,) = (method for method in self.methods if method.name == name)
+        if method.task is None:
+            return ""
+        by_seed = self.settings[name][-1] if name in self.settings else []
+        settings = max(by_seed, key=by_seed.count, default={})
+        return f". {runs_it(name, method.task(settings))}".removesuffix(".")
 
     def __repr__(self) -> str:
         tables = [f"{_title(self, metric)}\n{text_table(*_cells(self, metric))}" for metric in self.metrics]

@@ -15,6 +15,7 @@ from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError, DataError, PrivacyError
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.research.simulation.engine import check_population
+from odp.research.simulation.methods import RANKING_METHODS, RATING_METHODS
 from odp.research.simulation.presets import preset_task
 from odp.tasks.task import Task
 
@@ -70,6 +71,12 @@ class DataCheck:
     task: Task | None
     advice: tuple[str, ...]
 
+    @property
+    def not_tried(self) -> tuple[str, ...]:
+        """Private methods that may fit better: `odp compare` runs them, and a look at the data does not."""
+        methods = RANKING_METHODS if self.ratings.implicit else RATING_METHODS
+        return tuple(method.name for method in methods if method.spends and method.task is not None)
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         ratings, reading = self.ratings, self.reading
@@ -89,6 +96,7 @@ class DataCheck:
             "delta": self.delta,
             "epsilon": self.epsilon,
             "advice": list(self.advice),
+            "not_tried": list(self.not_tried),
             "notes": list(ratings.notes),
         }
         if reading is not None:

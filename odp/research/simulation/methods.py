@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from odp.algorithms.dpam.experiment import NO_USER_BIAS
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.implicit import experiment as implicit
 from odp.datasets.item_features import has_item_features
@@ -23,7 +24,7 @@ from odp.evaluation.dp_sgd_implicit import tuned_dp_sgd_implicit
 from odp.evaluation.paired import mean_influence
 from odp.evaluation.ranking import Ranking
 from odp.evaluation.rating_ceilings import MOST_ITEMS_EASE, MOST_ITEMS_KNN, tuned_rating_ease, tuned_rating_knn
-from odp.evaluation.trials import Outcome
+from odp.evaluation.trials import Outcome, Settings
 from odp.research.simulation.engine import simulate
 from odp.research.simulation.presets import preset_task
 from odp.tasks.task import Task
@@ -54,12 +55,15 @@ class Method:
       privacy: for people, in a few words.
       spends: whether it uses the task's ε, so that its scores change with ε.
       score: the metrics on the test part, and the chosen settings.
+      task: of a private method, what runs it on devices with settings that were chosen: "" for nothing. None: the
+        comparison trained a task of its own for it.
     """
 
     name: str
     privacy: str
     spends: bool
     score: Score
+    task: Callable[[Settings], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,14 +97,31 @@ def _ceiling(of: Callable[[Split], Outcome]) -> Score:
     return score
 
 
+def _of_item_means(settings: Settings) -> str:
+    return f"rank=0, training=odp.DPAM(user_bias_ridge={settings.get('ridge', NO_USER_BIAS):g})"
+
+
+def _of_dp_sgd(settings: Settings) -> str:
+    rounds, rate = int(settings["steps"]) + 1, settings["rate"]
+    return f"rank={settings['rank']:g}, training=odp.DPSGD(rounds={rounds}, server_rate={rate:g})"
+
+
+def _of_dp_sgd_implicit(settings: Settings) -> str:
+    rounds, weight = int(settings["steps"]) + 1, settings["unobserved_weight"]
+    return (
+        f"rank={settings['rank']:g}, training=odp.DPSGD(rounds={rounds}, server_rate=2, clip=1, "
+        f"unobserved_weight={weight:g})"
+    )
+
+
 _DPAM = Method("DPAM", "ε, δ", True, _dpam)
 RATING_METHODS = (
     Method("global mean", "not private", False, baselines.global_mean),
     Method("user mean", "nothing leaves the device", False, baselines.user_mean),
-    Method("DP item mean", "ε, δ", True, baselines.dp_item_mean),
-    Method("DP item mean + user bias", "ε, δ", True, baselines.dp_item_user_bias),
-    Method("DP item covariance", "ε, δ", True, _private(tuned_dp_covariance)),
-    Method("DP-SGD on the item table", "ε, δ", True, _private(tuned_dp_sgd)),
+    Method("DP item mean", "ε, δ", True, baselines.dp_item_mean, _of_item_means),
+    Method("DP item mean + user bias", "ε, δ", True, baselines.dp_item_user_bias, _of_item_means),
+    Method("DP item covariance", "ε, δ", True, _private(tuned_dp_covariance), lambda settings: ""),
+    Method("DP-SGD on the item table", "ε, δ", True, _private(tuned_dp_sgd), _of_dp_sgd),
     _DPAM,
     Method("ALS, all data in one place", "not private", False, baselines.als_ceiling),
 )
@@ -134,7 +155,11 @@ _RANKED_DPAM = Method(
 )
 RANKING_METHODS = (
     Method(
-        "DP popularity", "ε, δ", True, _ranked(lambda task, split, seed: implicit.dp_popularity(task, split, seed=seed))
+        "DP popularity",
+        "ε, δ",
+        True,
+        _ranked(lambda task, split, seed: implicit.dp_popularity(task, split, seed=seed)),
+        lambda settings: implicit.QUALITY.tasks["dp_popularity"],
     ),
     Method(
         "DP-SGD on the item table",
@@ -149,6 +174,7 @@ RANKING_METHODS = (
                 cutoffs=_cutoffs(split),
             )
         ),
+        _of_dp_sgd_implicit,
     ),
     _RANKED_DPAM,
     Method(

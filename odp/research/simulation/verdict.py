@@ -110,6 +110,7 @@ def verdict(record: Mapping[str, Any]) -> Verdict:
     order = sorted(rivals, key=score.gain)
     best = order[0]
     level = next((name for name in order if score.is_level(name)), None)
+    about = f"{_not_run(quality)}{_unprotected(record)}"
     better = next((name for name in order if score.gain(name) < 0 and not score.is_level(name)), None)
     if better is not None:
         winner = look(better).name
@@ -117,8 +118,8 @@ def verdict(record: Mapping[str, Any]) -> Verdict:
         advice = "the noise outweighs what it learns; try a larger ε, more users or fewer parameters"
         if record.get("epsilon") is None:
             advice = "it fails without noise, too, so its settings or its data do not fit"
-        return Verdict("lose", text, f"That is not good: {advice}.{_unprotected(record)}")
-    about = f"{_not_run(quality)}{_unprotected(record)}"
+        runs = f" {runs_it(winner, quality.tasks[better])}" if better in quality.tasks else ""
+        return Verdict("lose", text, f"That is not good: {advice}.{runs}{about}")
     if level is not None:
         which = "the best baseline" if level == best else "a baseline"
         text = f"This model and {which} are level: {reached}, {_named(level, score)}{_chance(level, score)}."
@@ -127,6 +128,13 @@ def verdict(record: Mapping[str, Any]) -> Verdict:
     change = f"{100 * share:.1f} % {'below' if score.lower_is_better else 'above'}"
     text = f"This model beats each baseline of this run: {reached}, {change} the best baseline, {_named(best, score)}."
     return Verdict("win", text, _judged(score, quality, best) + about)
+
+
+def runs_it(method: str, task: str) -> str:
+    """What a developer writes to train by a method; "" says that there is no such task."""
+    if not task:
+        return f"No task runs {method} on devices."
+    return f"On devices, {method} is the task of an odp.MatrixFactorization with {task}."
 
 
 def _named(name: str, score: Score) -> str:

@@ -8,15 +8,17 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import odp
 from odp.datasets import Split, synthetic_movielens
 from odp.errors import ConfigurationError, DataError, StateError
 from odp.evaluation.trials import Outcome
 from odp.research.simulation.comparing import Comparison, chosen_rows, compare, comparison_rows, draw_comparison
-from odp.research.simulation.methods import RATING_METHODS, RMSE, Contest, Method, contest_for
+from odp.research.simulation.methods import RANKING_METHODS, RATING_METHODS, RMSE, Contest, Method, contest_for
 from odp.research.simulation.presets import preset_task
 from odp.tasks.task import Task
 
@@ -233,3 +235,50 @@ def test_without_tuned_methods_nothing_is_said_of_settings() -> None:
     found = _two()
     assert not found.tuned
     assert "settings" not in repr(found)
+
+
+def _scores(score: float, settings: dict[str, float] | None = None) -> Any:
+    return lambda task, split, seed: Outcome((score,), settings or {})
+
+
+def test_where_another_method_wins_the_verdict_names_the_task_that_runs_it_and_that_task_can_be_made() -> None:
+    """Settings are those that most seeds chose at the largest ε."""
+    methods = {method.name: method for method in (*RATING_METHODS, *RANKING_METHODS) if method.task is not None}
+    chosen = {
+        "DP item mean": {"items_per_user": 30, "spread": 0.125},
+        "DP item mean + user bias": {"items_per_user": 30, "ridge": 2.0},
+        "DP-SGD on the item table": {"rank": 4, "steps": 3, "unobserved_weight": 0.05},
+        "DP popularity": {},
+        "DP item covariance": {"head": 100, "mean_share": 0.6},
+    }
+    assert chosen.keys() == methods.keys()
+    chosen_of_ratings = {"rank": 4, "steps": 16, "rate": 4.0}
+    rivals = [(method, False) for method in RATING_METHODS] + [(method, True) for method in RANKING_METHODS]
+    tried = 0
+    for method, implicit in rivals:
+        if method.task is None:
+            continue
+        settings = chosen[method.name]
+        if method.name == "DP-SGD on the item table" and not implicit:
+            settings = chosen_of_ratings
+        winner = dataclasses.replace(method, score=_scores(0.5, settings))
+        contest = Contest((RMSE,), (winner, Method("DPAM", "ε, δ", True, _scores(1.0))))
+        said = compare(DATA, epsilons=[2.0], delta=1e-4, seeds=2, contest=contest).verdict
+        if method.name == "DP item covariance":
+            assert said.endswith("No task runs DP item covariance on devices")
+            continue
+        rank, training = re.search(r"with rank=(\d+), training=(odp\..*\))$", said).groups()  # type: ignore[union-attr]
+        task = odp.Task(
+            name="winner",
+            model=odp.MatrixFactorization(items=30, rank=int(rank)),
+            data=odp.ImplicitData() if implicit else odp.RatingsData(low=1, high=5),
+            privacy=odp.UserLevelDP(epsilon=2.0, delta=1e-4, max_items_per_user=30),
+            training=eval(training, {"odp": odp}),
+            cohort=odp.Cohort(minimum=20, goal=150),
+        )
+        if isinstance(task.training, odp.DPSGD):
+            assert task.definition().item_gradients.steps == settings["steps"]
+        tried += 1
+    assert tried == 5
+    own = Contest((RMSE,), (Method("DPAM", "ε, δ", True, _scores(0.5)), Method("other", "ε, δ", True, _scores(1.0))))
+    assert compare(DATA, epsilons=[2.0], delta=1e-4, seeds=1, contest=own).verdict.endswith("test RMSE 0.5000")

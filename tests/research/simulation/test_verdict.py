@@ -65,6 +65,9 @@ def ranking(value: float) -> dict[str, Any]:
          "User mean, on the device wins with 1.000", ""),
         (record(0.86, standard_errors={"dp_item_user_bias": None}), "win", "beats each", "`odp compare` runs them"),
         (record(1.05), "lose", "DP item mean + user bias wins with 0.950: this model has test RMSE 1.050", "not good"),
+        (record(1.05), "lose", "", "On devices, DP item mean + user bias is the task of an odp.MatrixFactorization "
+         "with rank=0, training=odp.DPAM(). Not run here, and private as well: DP item covariance and DP-SGD"),
+        (record(1.05, baselines={"dp_item_mean": 0.9}), "lose", "", "rank=0, training=odp.DPAM(user_bias_ridge=1e+06)"),
         (record(1.05, epsilon=None), "lose", "1.050 without noise", "fails without noise"),
         (record(0.9, epsilon=None), "win", "without noise", "nothing is protected"),
         (record(0.9, baselines=None), "alone", "no baseline was run", "a run with baselines says"),
@@ -73,6 +76,7 @@ def ranking(value: float) -> dict[str, Any]:
         (record(None), "alone", "no score", "test entries"),
         (ranking(0.25), "win", "Recall@20 0.250 at ε = 8, 150.0 % above the best baseline, DP popularity", "goes 75 %"),
         (ranking(0.05), "lose", "DP popularity wins with 0.100", "not good"),
+        (ranking(0.05), "lose", "", "rank=1, training=odp.ImplicitDPAM(steps=1, count_share=0.97)"),
     ],
 )  # fmt: skip
 def test_a_verdict_names_the_winner_and_weighs_it(run: dict[str, Any], outcome: str, text: str, judgement: str) -> None:
