@@ -222,8 +222,9 @@ def _train(
     from odp.models.warm_start import WarmStart
     from odp.research.simulation.engine import RoundResult, simulate as run
     from odp.research.simulation.inputs import SIMULATION, count_note, notes, sampling_note
-    from odp.research.simulation.record import plain, run_record, write_record
+    from odp.research.simulation.record import plain, run_record, tested, write_record
     from odp.research.simulation.report import render_html
+    from odp.research.simulation.verdict import verdict
 
     out, split = console(), experiment.split
     lines = [SIMULATION, *notes(experiment.population), *sampling_note(task), *count_note(task)]
@@ -272,6 +273,10 @@ def _train(
         results.print(spending_table(spent))
     metrics = experiment.final_metrics(finished)
     compared = experiment.compare(finished, metrics, baselines=baselines, out=results)
+    if "baselines" in compared:
+        spent_epsilon = finished.epsilon if finished.noisy else None
+        said = verdict(plain({**tested(metrics), **compared, "epsilon": spent_epsilon}))
+        results.print(f"{said.text} {said.judgement}")
     rounds = [result.to_json() for result in finished.rounds]
     if output is not None or report is not None:
         record = run_record(

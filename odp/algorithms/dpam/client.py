@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +33,7 @@ class DpamClient(OwnItems):
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._terms, self._definition = Terms.of(definition), definition
+        self._terms = Terms.of(definition)
         self._prior: Float64Array | None = None
         super().__init__(self._terms, values=(self._terms.low, self._terms.high))
 
@@ -98,7 +99,7 @@ class DpamClient(OwnItems):
             raise ConfigurationError(
                 f"Expected a prior mean of {1 + self._terms.rank} numbers, by this task's rank (got {list(mean.shape)})"
             )
-        client = DpamClient(self._definition)
+        client = copy.copy(self)
         client._prior = np.concatenate((mean, np.zeros(1 + self._terms.rank - len(mean))))
         return client
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from odp.algorithms.dpam.experiment import NO_USER_BIAS
-from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.implicit import experiment as implicit
+from odp.algorithms.registry import recommender_for
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
 from odp.errors import DataError
@@ -76,7 +76,8 @@ class Contest:
 
 def _dpam(task: Task, split: Split, seed: int) -> Outcome:
     run = simulate(task, split, seed=seed)
-    return Outcome.of(DpamPopulation(task.definition()).predict(run.model, run.history, split.test), split.test)
+    population = recommender_for(task.definition()).population()
+    return Outcome.of(population.predict(run.model, run.history, split.test), split.test)
 
 
 def _private(of: Callable[..., Outcome]) -> Score:

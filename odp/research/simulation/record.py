@@ -150,7 +150,7 @@ def run_record(
         "spending": [asdict(spend) for spend in spent],
         "epsilon": spent[-1].epsilon_so_far if spent else None,
         "delta": task.privacy.delta,
-        **{name: _plain_metric(metrics.get(name)) for name in TEST_METRICS},
+        **tested(metrics),
         "baselines": None if baselines is None else dict(baselines),
         "diagnostics": None if diagnostics is None else diagnostics.to_json(),
         "noisy_totals": [asdict(total) for total in totals],
@@ -178,8 +178,11 @@ def _sizes(split: Split | ExamplesSplit) -> dict[str, Any]:
     }
 
 
-def _plain_metric(value: float | Ranking | Mapping[str, float] | None) -> Any:
-    return value.to_json() if isinstance(value, Ranking) else value
+def tested(metrics: Metrics) -> dict[str, Any]:
+    """Those on the test part, as a record has them."""
+    return {
+        name: value.to_json() if isinstance(value := metrics.get(name), Ranking) else value for name in TEST_METRICS
+    }
 
 
 def versions() -> dict[str, str]:
