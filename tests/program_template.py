@@ -46,9 +46,11 @@ from pathlib import Path
 from typing import Any
 
 _CRASH = str(Path(__file__).parent / "e2e" / "crash.py")
+#: The command as a user has it; run by this interpreter, as one runs a script.
+ODP_SCRIPT = str(Path(sys.executable).with_name("odp"))
 #: Modules that are programs, and scripts.
 _PROGRAMS = ("odp.cli.main", "odp.research.simulation.fleet.worker")
-_SCRIPTS = (_CRASH,)
+_SCRIPTS = (_CRASH, ODP_SCRIPT)
 #: An argument that wants a module to be imported later than another, by what it begins with.
 _ORDERED = ("--clock=",)
 #: Commands of `odp` that start programs themselves.
@@ -58,14 +60,15 @@ _IMPORTED = (
     "odp.cli.services", "odp.cli.device", "odp.cli.issuer", "odp.cli.task", "server.program", "distributor.program",
     "distributor.helper_program", "trusted_aggregator.host.program", "trusted_aggregator.modes.hosting",
     "odp.trust.enrolment.issuer_program", "odp.trust.enclave.host", "odp.operations.local.supervising",
-    "device_runtime.host.program",
+    "odp.trust.enclave.launcher", "odp.trust.enclave.guest_socket", "device_runtime.host.program",
+    "cryptography.hazmat.backends.openssl.backend", "grpc._channel", "numpy.random", "pydantic",
 )  # fmt: skip
 #: Variables that imports read, or the interpreter does at its start, by what they begin with; but for two.
 _READ_EARLY = (
-    "PYTHON", "LD_", "LANG", "LC_", "TZ", "OPENBLAS_", "OMP_", "MKL_", "NUMBA_", "MALLOC_", "GRPC_", "MPL", "TERM",
-    "_TYPER", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS",
+    "PYTHON", "LD_", "LANG", "LC_", "TZ", "OPENBLAS_", "OMP_", "MKL_", "NUMBA_", "MALLOC_", "GRPC_",
+    "_TYPER_FORCE", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS",
 )  # fmt: skip
-_READ_LATE = ("PYTHON_KEYRING_BACKEND", "GRPC_VERBOSITY")
+_READ_LATE = ("PYTHON_KEYRING_BACKEND", "GRPC_VERBOSITY", "PYTHONIOENCODING")
 #: As `odp` sets it before it imports anything.
 _DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -263,18 +266,19 @@ def _become(given: dict[str, Any], streams: list[int]) -> None:
     for own, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
         unbuffered = isinstance(old.buffer, io.RawIOBase)
+        encoding, _, errors = os.environ.get("PYTHONIOENCODING", "").partition(":")
         binary = os.fdopen(own, f"{old.mode}b", 0 if unbuffered else -1, closefd=False)
         getattr(binary, "raw", binary).name = old.name
         opened = io.TextIOWrapper(
-            binary, encoding=old.encoding, errors=old.errors, newline="\n",
+            binary, encoding=encoding or old.encoding, errors=(name != "stderr" and errors) or old.errors,
+            newline="\n",
             line_buffering=not unbuffered and (name == "stderr" or os.isatty(own)), write_through=old.write_through,
         )  # fmt: skip
         opened.mode = old.mode  # type: ignore[misc]
         setattr(sys, name, opened)
         setattr(sys, f"__{name}__", opened)
     random.seed()
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()
+    sys.modules["numpy.random"].seed()
     tempfile.tempdir = None
 
 
@@ -307,7 +311,7 @@ def _own_template(control: socket.socket) -> dict[str, Any] | None:
 def _run(given: dict[str, Any]) -> None:
     sys.orig_argv, command = given["command"], given["command"][2:]
     with contextlib.ExitStack() as stack:
-        if command[:1] == ["-m"] and command[2:3] and command[2] in _STARTERS:
+        if set(_STARTERS).intersection(command[1:3]):
             ours, theirs = socket.socketpair()
             if not (process := os.fork()):
                 ours.close()

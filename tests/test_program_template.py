@@ -82,9 +82,16 @@ def _both(template: Template, script: Path, *arguments: str, **options: Any) -> 
     return done
 
 
-@pytest.mark.parametrize("session", [False, True])
+@pytest.mark.parametrize(
+    ("session", "variables"), [(False, {}), (True, {}), (False, {"PYTHONIOENCODING": "ascii:replace"})]
+)
 def test_it_is_given_what_a_started_program_is(
-    template: Template, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: bool
+    template: Template,
+    script: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    session: bool,
+    variables: dict[str, str],
 ) -> None:
     monkeypatch.setenv("ODP_OF_THIS_PROCESS", "1")
     (elsewhere := tmp_path / "elsewhere").mkdir()
@@ -95,7 +102,7 @@ def test_it_is_given_what_a_started_program_is(
         resource.setrlimit(resource.RLIMIT_NOFILE, (500, files[1]))
         forked, started = _both(
             template, script, "one", "two words", cwd=elsewhere, start_new_session=session,
-            env={**os.environ, "ODP_OF_THE_PROGRAM": "2", "TMPDIR": str(elsewhere)},
+            env={**os.environ, "ODP_OF_THE_PROGRAM": "2", "TMPDIR": str(elsewhere), **variables},
         )  # fmt: skip
     assert forked.returncode == started.returncode == 7
     assert forked.stderr == started.stderr == "an error\n"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from program_template import ODP_SCRIPT
 
 from odp.cli import main as entry
 from odp.cli.console import interrupted, resume_with
@@ -24,9 +25,8 @@ def _completed(words: str, folder: Path) -> list[str]:
         "COMP_CWORD": str(len(words.split()) - 1),
         "_ODP_COMPLETE": "complete_bash",
     }
-    code = "import sys; sys.argv = ['odp']; from odp.cli.main import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-P", ODP_SCRIPT],
         env=environment, cwd=folder, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     return done.stdout.split()
@@ -67,10 +67,9 @@ def test_a_simulation_that_is_interrupted_says_in_one_line_how_to_go_on(tmp_path
     data = "synthetic:n_users=2000,n_items=200,ratings_per_user=40"
     arguments = ["simulate", "--data", data, "--no-baselines", "--delta", "1e-5"]
     arguments += ["--checkpoint", "rounds"] if kept else []
-    code = f"import sys; sys.argv = ['odp', *{arguments!r}]; from odp.cli.main import main; main()"
-    with subprocess.Popen(
-        [sys.executable, "-u", "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+    command = [sys.executable, "-P", ODP_SCRIPT, *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as running:
         assert running.stderr is not None
         assert running.stdout is not None
         try:
@@ -107,10 +106,8 @@ def _shape(command: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_of_each_shell_is_shown(shell: str) -> None:
     environment = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    code = f"import sys; sys.argv = ['odp', '--show-completion', {shell!r}]; from odp.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    command = [sys.executable, "-P", ODP_SCRIPT, "--show-completion", shell]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert "_ODP_COMPLETE" in done.stdout
 
 

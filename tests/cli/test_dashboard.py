@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ from dashboard.rooms import signed_in
 from e2e.world import World
 
 from odp.errors import ConfigurationError
+from odp.operations.local.processes import ODP
 
 Odp = Callable[..., Printed]
 
@@ -55,12 +54,14 @@ def test_a_task_is_watched_audited_and_abandoned(odp: Odp, task_file: Path, tmp_
     with contextlib.ExitStack() as stack:
         world = World(tmp_path / "world").start(stack)
         id = odp("task", "submit", task_file, "--server", world.server.address, "--state", world.root).out.strip()
-        command = [sys.executable, "-c", "from odp.cli.main import main; main()", "dashboard", "--json",
+        command = [*ODP, "dashboard", "--json",
                    "--server", world.server.address, "--state", str(world.root), "--allow-changes"]  # fmt: skip
         running = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         stack.callback(running.communicate)
         stack.callback(running.kill)
         assert running.stdout is not None

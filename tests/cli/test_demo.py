@@ -26,7 +26,7 @@ from odp.trust.enclave.reference_values import ReferenceValues
 from odp.trust.log.audit import audit
 from odp.trust.log.sources import LogFolder
 
-pytestmark = [pytest.mark.processes, pytest.mark.afresh]
+pytestmark = pytest.mark.processes
 
 DATA = "synthetic:n_users=104,n_items=30,ratings_per_user=12"
 
@@ -41,6 +41,7 @@ def _left(marker: str) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
+@pytest.mark.afresh
 def test_a_demo_ends_with_a_model_its_charges_and_a_picture(tmp_path: Path) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     done = subprocess.run(

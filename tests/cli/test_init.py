@@ -22,7 +22,9 @@ SMALL = "synthetic:n_users=120,n_items=20,ratings_per_user=8"
 
 
 def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]), "PYTHONIOENCODING": "utf-8"}
+    environment = dict(os.environ)
+    if tuple(command[: len(ODP)]) != ODP:  # the project's own code
+        environment |= {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path]), "PYTHONIOENCODING": "utf-8"}
     return subprocess.run(
         command, capture_output=True, text=True, encoding="utf-8", timeout=600, cwd=folder, env=environment, check=False
     )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import stat
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from device_runtime.store.keys import host_key, no_keyring
 from device_runtime.store.store import Store, store_path
 from device_runtime.view.front_door import FILE, opened
 from odp.cli.main import app
+from odp.operations.local.processes import ODP
 
 SERVICE = """
 import odp.isolated as on
@@ -53,11 +52,13 @@ def state(tmp_path: Path) -> Path:
 @contextmanager
 def viewing(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A running `odp device view` and the address that it printed."""
-    command = [sys.executable, "-c", "from odp.cli.main import main; main()", "device", "view", *map(str, arguments)]
+    command = [*ODP, "device", "view", *map(str, arguments)]
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         assert running.stdout is not None
         for line in running.stdout:

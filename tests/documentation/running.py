@@ -8,6 +8,7 @@ import dataclasses
 import io
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 from documentation.code_blocks import Block, blocks_of, check_printed
+from program_template import ODP_SCRIPT
 
 ENVIRONMENT = {
     **os.environ,
@@ -28,6 +30,8 @@ ENVIRONMENT = {
     "PYTHONIOENCODING": "utf-8",
 }
 _SECONDS = 300.0
+#: What makes a line more than words; quotes are read as a shell does.
+_OF_A_SHELL = re.compile(r"[|&;<>()$`*?#~{}!]|\[")
 _PORT = re.compile(r"127\.0\.0\.1:(\d{4})\b")
 
 
@@ -70,13 +74,26 @@ def run_page(*pages: Path, shift_ports: bool = False) -> dict[str, Any]:
 
 def run(commands: str, *, fails: bool = False, place: str = "") -> str:
     """What the commands print; they succeed, or fail where the page says so."""
-    finished = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands],
-        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=False,
-    )  # fmt: skip
-    assert (finished.returncode != 0) == fails, f"{place}: {commands}: {finished.stdout}"
-    assert "Traceback" not in finished.stdout, f"{place}: {finished.stdout}"
-    return finished.stdout
+    printed = ""
+    for command in _apart(commands):
+        finished = subprocess.run(
+            command,
+            env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=False,
+        )  # fmt: skip
+        printed += finished.stdout
+        if finished.returncode:
+            break
+    assert (finished.returncode != 0) == fails, f"{place}: {commands}: {printed}"
+    assert "Traceback" not in printed, f"{place}: {printed}"
+    return printed
+
+
+def _apart(commands: str) -> list[list[str]]:
+    """The commands one by one, where a shell would do nothing but find `odp`; or else all of them in a shell."""
+    lines = [shlex.split(line) for line in commands.replace("\\\n", " ").splitlines() if line.strip()]
+    if all(words[:1] == ["odp"] for words in lines) and not _OF_A_SHELL.search(commands.replace("\\\n", " ")):
+        return [[sys.executable, "-P", ODP_SCRIPT, *words[1:]] for words in lines]
+    return [["bash", "-euo", "pipefail", "-c", commands]]
 
 
 @contextlib.contextmanager
@@ -85,8 +102,9 @@ def _served(block: Block) -> Iterator[None]:
 
     `odp up` reports "ready at ..", and a single program the event "serving".
     """
+    (command,) = _apart(block.text)
     process = subprocess.Popen(
-        ["bash", "-euc", f"exec {block.text}"],
+        command if command[0] != "bash" else ["bash", "-euc", f"exec {block.text}"],
         env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:

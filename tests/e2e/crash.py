@@ -5,7 +5,8 @@ in the enclave or the platform process that it starts. With ``--image`` as the f
 image whether it is armed or not: what one image sealed, no other image opens. With ``--noiseless`` the aggregator's is
 the image that adds no noise, with ``--second`` one that does all that the real one does. With ``--clock=FILE`` the
 program and its platform process have the clock of that file. With ``--unattacked`` the guards of its listeners look as
-seldom as in processes of tests: else each takes a fiftieth of a processor, and a fifth while devices connect.
+seldom as in processes of tests: else each takes a fiftieth of a processor, and a fifth while devices connect. With
+``--last=OPTION`` that option follows all arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 IMAGES = Path(__file__).parent / "images"
-IMAGE, NOISELESS, SECOND, CLOCK = "--image", "--noiseless", "--second", "--clock="
+IMAGE, NOISELESS, SECOND, CLOCK, LAST = "--image", "--noiseless", "--second", "--clock=", "--last="
 UNATTACKED = "--unattacked"
 ENCLAVE, PLATFORM = "enclave/", "platform/"
 #: role -> (entry, packages) of the armed images.
@@ -96,7 +97,8 @@ def main() -> None:
     end = sys.argv.index("--")
     given, rest = sys.argv[1:end], sys.argv[end + 1 :]
     clocks = [point for point in given if point.startswith(CLOCK)]
-    given = [point for point in given if not point.startswith(CLOCK)]
+    last = [point.removeprefix(LAST) for point in given if point.startswith(LAST)]
+    given = [point for point in given if not point.startswith((CLOCK, LAST))]
     for clock in clocks:
         import shifted_clock
 
@@ -123,7 +125,7 @@ def main() -> None:
     for point in given:
         if not point.startswith((ENCLAVE, PLATFORM, IMAGE, UNATTACKED, *AGGREGATORS)):
             arm(point)
-    sys.argv = ["odp", *rest]
+    sys.argv = ["odp", *rest, *last]
     from odp.cli.main import main as odp
 
     odp()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from conformance.buckets import bucket
-from e2e.killing import DEVICE_HOST, Platform, a_task
+from e2e import crash
+from e2e.killing import DEVICE_HOST, Platform, a_task, crashing_at
 
 from odp.operations.local.processes import ODP, Child, Services
 from odp.storage.s3 import S3Objects
 from odp.trust.enclave.policy import EnclavePolicy
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
-
-_WITH_BLOBS = "import os, sys; os.execv(sys.argv[2], [*sys.argv[2:], '--blobs', sys.argv[1]])"
 
 
 class ServicesWithBucket(Services):
@@ -26,8 +24,9 @@ class ServicesWithBucket(Services):
     place = ""
 
     def start_child(self, name: str, port: int, *, command: Sequence[str] = ODP) -> Child:
-        wrapper = (sys.executable, "-c", _WITH_BLOBS, self.place, *command) if name == "distributor" else command
-        return super().start_child(name, port, command=wrapper)
+        if name == "distributor":
+            command = crashing_at(f"{crash.LAST}--blobs={self.place}")
+        return super().start_child(name, port, command=command)
 
 
 class PlatformWithBucket(Platform):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.killing import DEVICE_HOST, Platform, a_task
+from e2e import crash
+from e2e.killing import DEVICE_HOST, Platform, a_task, crashing_at
 
 from odp.operations.local.processes import ODP, Child, Services
 from odp.trust.enclave.policy import EnclavePolicy
@@ -23,12 +23,9 @@ class TracedServices(Services):
     def start_child(self, name: str, port: int, *, command: tuple[str, ...] = ODP) -> Child:  # type: ignore[override]
         if name not in ("server", "aggregator", "distributor"):
             return super().start_child(name, port, command=command)
-        # The option is one of `run`, and goes last.
-        wrapper = (sys.executable, "-c", _WITH_TRACES, f"file:{self.root / name}.jsonl", *command)
-        return super().start_child(name, port, command=wrapper)
-
-
-_WITH_TRACES = "import os, sys; os.execv(sys.argv[2], [*sys.argv[2:], '--traces', sys.argv[1]])"
+        # The option is one of `run`.
+        traced = crashing_at(f"{crash.LAST}--traces=file:{self.root / name}.jsonl")
+        return super().start_child(name, port, command=traced)
 
 
 class TracedPlatform(Platform):
