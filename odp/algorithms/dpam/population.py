@@ -170,10 +170,12 @@ class DpamPopulation:
         self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
     ) -> Iterator[tuple[Int64Array, userside.Batch]]:
         """(users int64 [n], what they use in a round) in batches."""
-        limit = self._terms.max_items if round == COUNTS_ROUND else self._terms.slices_per_device
-        for block in self._blocks(ratings, self._terms.rank_of(round)):
+        terms = self._terms
+        limit = terms.max_items if round == COUNTS_ROUND else terms.slices_per_device
+        cells = max(_CELLS // terms.learned**2, 1) if terms.gradient else _CELLS
+        for block in self._blocks(ratings, terms.rank_of(round)):
             entries = _in_order_of_use(block, seeds[block.users].astype(np.uint64), round, limit)
-            for users, batch in _batches(entries, broadcast):
+            for users, batch in _batches(entries, broadcast, cells):
                 yield users + block.users.start, batch
 
     def predict(self, broadcast: ModelVersion, history: Ratings, targets: Ratings) -> Float64Array:
@@ -512,7 +514,9 @@ def _in_order_of_use(block: _Block, seeds: npt.NDArray[np.uint64], round: int, l
     )
 
 
-def _batches(entries: _Entries, broadcast: ModelVersion) -> Iterator[tuple[Int64Array, userside.Batch]]:
+def _batches(
+    entries: _Entries, broadcast: ModelVersion, cells: int = _CELLS
+) -> Iterator[tuple[Int64Array, userside.Batch]]:
     """Users of about the same size, in batches of bounded memory.
 
     A user's padding depends on the user's own size alone (a power of two, or three quarters of one), so that rounding
@@ -526,8 +530,8 @@ def _batches(entries: _Entries, broadcast: ModelVersion) -> Iterator[tuple[Int64
     edges = np.flatnonzero(np.diff(padded[by_size], prepend=-1, append=-1))
     for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         width = int(padded[by_size[first]])
-        for start in range(first, last, max(_CELLS // max(width, 1), 1)):
-            users = by_size[start : min(start + max(_CELLS // max(width, 1), 1), last)]
+        for start in range(first, last, max(cells // max(width, 1), 1)):
+            users = by_size[start : min(start + max(cells // max(width, 1), 1), last)]
             yield users, _batch(entries, users, width, table)
 
 

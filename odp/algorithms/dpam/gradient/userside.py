@@ -30,6 +30,7 @@ from odp.numerics.arrays import Float64Array
 
 #: Largest mean square of a user's residuals, and largest square of a derived factor's coefficient, that moments carry.
 MOST_RESIDUAL, MOST_SQUARE = 2.0, 6.0
+_AT_ONCE = 128  # items of a user whose covariances are held at once
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,18 @@ def masses(terms: Terms, batch: Batch) -> Contributions:
 
 def solve(terms: Terms, batch: Batch, uncertainty: Uncertainty) -> Solved:
     """Each user's bias and row, and how well its data determine them."""
-    covariances = uncertainty.of(batch.rows[:, :, COUNT_COLUMN])
     design, residual = _design(terms, batch)
     released = uncertainty.residual
-    trust = np.where(batch.mask, released / (released + covariances[:, :, 0, 0]), 0.0)
+    trust, together = np.empty(batch.mask.shape), np.zeros((len(design), terms.learned - 1, terms.learned - 1))
+    for start in range(0, trust.shape[1], _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        covariances = uncertainty.of(batch.rows[:, part, COUNT_COLUMN])
+        trust[:, part] = np.where(batch.mask[:, part], released / (released + covariances[:, :, 0, 0]), 0.0)
+        together += np.einsum("nl,nlij->nij", trust[:, part], covariances[:, :, 1:, 1:])
     weighted = (design * trust[:, :, None]).transpose(0, 2, 1)
     normal = weighted @ design
     learned = slice(1 + DERIVED_FACTORS, None)
-    normal[:, learned, learned] += np.einsum("nl,nlij->nij", trust, covariances[:, :, 1:, 1:])
+    normal[:, learned, learned] += together
     diagonal = np.arange(1 + terms.rank)
     normal[:, diagonal, diagonal] += ridges(terms, released)
     inverse = np.linalg.inv(normal)
