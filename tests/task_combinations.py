@@ -73,6 +73,8 @@ class Combination:
             return self.sampling == FULL and not self.broadcast and self._is_asked
         if self.algorithm in FEDERATED:
             return self._is_trained and self.broadcast in ("", ENCLAVE)
+        if self.algorithm == "ratings-gradients":  # vectors of all items, where masks hide them
+            return self.sampling == FULL or self.aggregation == DEFAULT
         return self.aggregation == DEFAULT
 
     @property

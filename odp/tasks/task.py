@@ -165,7 +165,13 @@ class Task:
         check_delta_for(self.privacy.delta, self.cohort.to_proto(self.privacy.delta).goal)
         # What only the parts together decide: the noise that fits the budget, the algorithm's own limits.
         definition = self.definition()
-        algorithm_for(definition).check()
+        algorithm = algorithm_for(definition)
+        if MODES[self.cohort.aggregation].dense_only and not algorithm.dense:
+            raise ConfigurationError(
+                f"Expected aggregation={self.cohort.aggregation!r} to be {DEFAULT!r} with an "
+                f"odp.{type(self.training).__name__} of items: the enclave has to open its sparse contributions"
+            )
+        algorithm.check()
         check_broadcast(definition)
         self.usable_question()
 
@@ -175,11 +181,6 @@ class Task:
         if self.privacy.bound(model.items) > model.items:
             raise ConfigurationError(
                 f"Expected max_items_per_user={self.privacy.max_items_per_user} to be at most items={model.items}"
-            )
-        if MODES[self.cohort.aggregation].dense_only:
-            raise ConfigurationError(
-                f"Expected aggregation={self.cohort.aggregation!r} to be {DEFAULT!r} with an odp.MatrixFactorization: "
-                "the enclave has to open its sparse contributions"
             )
 
     @property

@@ -202,8 +202,8 @@ def test_statistics_can_ask_for_masked_sums_in_the_same_definition_otherwise() -
         parse_task(text.replace('"masked"', '"maskd"'))
 
 
-def test_a_model_cannot_be_trained_on_masked_sums() -> None:
-    with pytest.raises(ConfigurationError, match="'masked' to be 'enclave' with an odp"):
+def test_gram_matrices_of_all_items_are_not_masked() -> None:
+    with pytest.raises(ConfigurationError, match="step='gradient' or steps=0 with aggregation='masked'"):
         _task(cohort=odp.Cohort(minimum=20, aggregation="masked"))
 
 

@@ -20,6 +20,7 @@ from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.seam import ModelTable, Query
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array
+from odp.protocol.aggregation import mode_of
 from odp.protocol.wire.encoding import Encoding, encoding_of
 from odp.protocol.wire.model import ModelVersion
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 class TaskAlgorithm(Factorization):
     """``odp.algorithms.capabilities.Recommender`` of tasks that train on explicit ratings."""
+
+    dense = True
 
     @property
     def encoding(self) -> Encoding:
@@ -51,6 +54,17 @@ class TaskAlgorithm(Factorization):
     def terms(self) -> Terms:
         return Terms.of(self.definition)
 
+    def check(self) -> None:
+        terms, mode = self.terms(), mode_of(self.definition.cohort)
+        if mode.dense_only:
+            if terms.steps and not terms.gradient:
+                raise ConfigurationError(
+                    f"Expected step='gradient' or steps=0 with aggregation={mode.name!r}: a device would have to send "
+                    "Gram matrices of all items"
+                )
+            for round in range(min(terms.rounds, 2)):  # all later ones are as the second
+                self.query(round)
+
     def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
         if self.definition.dpam.gradient_steps:
             from odp.algorithms.dpam.gradient.server import GradientServer
@@ -67,8 +81,11 @@ class TaskAlgorithm(Factorization):
 
     def query(self, round: int) -> Query:
         from odp.algorithms.dpam.query import query_of
+        from odp.algorithms.factorization.whole_vectors import whole_vector
 
-        return query_of(self.terms(), round)
+        query = query_of(self.terms(), round)
+        vector = whole_vector(query, self.definition)
+        return query if vector is None else vector.query
 
     def population(self) -> RecommenderPopulation:
         from odp.algorithms.dpam.population import DpamPopulation

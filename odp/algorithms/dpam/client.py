@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,13 +14,17 @@ from odp.algorithms.dpam import codec, userside
 from odp.algorithms.dpam.gradient import codec as gradient_codec, uncertainty, userside as gradient_userside
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FACTOR_COLUMNS, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
-from odp.algorithms.seam import LocalData, LocalRows
+from odp.algorithms.seam import LocalData, LocalRows, Query
 from odp.errors import ConfigurationError
 from odp.models.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.models.reasons import Reasons
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.protocol.aggregation import mode_of
 from odp.protocol.wire.model import Slices
 from odp.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from odp.algorithms.factorization.whole_vectors import WholeVector
 
 
 class DpamClient(OwnItems):
@@ -33,7 +38,7 @@ class DpamClient(OwnItems):
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._terms = Terms.of(definition)
+        self._terms, self._definition = Terms.of(definition), definition
         self._prior: Float64Array | None = None
         super().__init__(self._terms, values=(self._terms.low, self._terms.high))
 
@@ -45,6 +50,8 @@ class DpamClient(OwnItems):
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
+        if (masked := self._masked(round)) is not None:
+            return bytes(masked[1].grid.payload_bytes)
         if self._terms.gradient:
             return gradient_codec.empty_payload(self._terms, round)
         return codec.empty_payload(self._terms, round)
@@ -58,9 +65,27 @@ class DpamClient(OwnItems):
         Raises:
           ConfigurationError: as ``check_model``.
         """
-        terms, rows = self._terms, self._in_order(data, round=round, seed=seed)
-        if terms.gradient:
-            return self._gradients(slices, rows, round=round)
+        rows = self._in_order(data, round=round, seed=seed)
+        payload, local = (self._gradients if self._terms.gradient else self._gramians)(slices, rows, round=round)
+        if (masked := self._masked(round)) is not None:
+            query, vector = masked
+            payload = vector.payload(query, payload, round=round, seed=seed)
+        return payload, local
+
+    def _masked(self, round: int) -> tuple[Query, WholeVector] | None:
+        """(what an enclave would sum, the vector that stands for it); None where an enclave opens contributions."""
+        if not mode_of(self._definition.cohort).dense_only:
+            return None
+        # Devices without masks never load what enclaves sum with.
+        from odp.algorithms.dpam.query import query_of
+        from odp.algorithms.factorization.whole_vectors import WholeVector
+
+        query = query_of(self._terms, round)
+        return query, WholeVector.of(query, self._definition)
+
+    def _gramians(self, slices: Slices, rows: LocalRows, *, round: int) -> tuple[bytes, bytes]:
+        """What an enclave opens, and the local parameters, of Gram matrices."""
+        terms = self._terms
         if round == COUNTS_ROUND:
             counted = userside.counted(terms, rows.items[None], np.ones((1, len(rows.items)), dtype=np.bool_))
             return codec.encode(terms, round, counted)[0], np.zeros(1, dtype="<f8").tobytes()
@@ -70,7 +95,7 @@ class DpamClient(OwnItems):
         return payload, np.concatenate((local.bias, local.row[0])).astype("<f8").tobytes()
 
     def _gradients(self, slices: Slices, rows: LocalRows, *, round: int) -> tuple[bytes, bytes]:
-        """``contribute`` of gradient steps."""
+        """The same of gradient steps."""
         terms = self._terms
         if round == COUNTS_ROUND:
             batch = userside.Batch(

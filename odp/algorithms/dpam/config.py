@@ -6,6 +6,7 @@ What a developer says of the ratings that a task reads.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -265,8 +266,12 @@ class DPAM:
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""
         from odp.algorithms.release import sampling_of
+        from odp.protocol.aggregation import noise_sharers
 
-        resolved = self.resolve(definition.model, definition.data, definition.privacy, sampling_of(definition, 0))
+        resolved = self.resolve(
+            definition.model, definition.data, definition.privacy, sampling_of(definition, 0),
+            sharers=noise_sharers(definition.cohort),
+        )  # fmt: skip
         definition.dpam.CopyFrom(resolved)
 
     def resolve(
@@ -275,10 +280,13 @@ class DPAM:
         data: common_pb2.RatingsData,
         privacy: common_pb2.PrivacyTerms,
         sampling: Sampling | None = None,
+        *,
+        sharers: int = 0,
     ) -> common_pb2.DpamTraining:
         """Every number of the task, with the noise that makes all planned releases together (epsilon, delta)-DP.
 
-        ``sampling`` is the draw of every round, None for full participation.
+        ``sampling`` is the draw of every round, None for full participation; with ``sharers``, so many devices at least
+        add the noise in shares.
 
         An infinite epsilon means no noise at all: for comparison in simulations; no enclave accepts it.
 
@@ -289,7 +297,7 @@ class DPAM:
         from odp.v1 import common_pb2
 
         if self.step == "gradient":
-            return self._gradient(model, data, privacy, sampling)
+            return self._gradient(model, data, privacy, sampling, sharers)
         rank, items, places = model.rank, model.items, privacy.max_items_per_user
         steps = (3 if self.steps is None else self.steps) if rank else 0
         untrained_rank = DERIVED_FACTORS + model.item_features_width
@@ -323,18 +331,10 @@ class DPAM:
             training.factor_vector_clip = self.factor_vector_clip or min(vector_clip, training.factor_target_clip)
         if silent:
             return training
-        from odp.privacy.calibration import total_mu_for
-
         draws = items * (3 + steps * ((rank + 1) * (rank + 2) // 2 + rank + 1))
         biases = self.bias_share if steps else 1.0 - self.count_share
         factors = (1.0 - self.count_share - biases) / steps if steps else 0.0
-        total = total_mu_for(
-            (self.count_share, biases, *[factors] * steps),
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            coordinates=draws,
-            sampling=sampling,
-        )
+        total = _total_mu((self.count_share, biases, *[factors] * steps), privacy, draws, sampling, sharers)
 
         def noise(share: float) -> float:
             """Std of a release of sensitivity sqrt(K), in units of its clips, whose mu^2 is ``share`` of the total."""
@@ -358,6 +358,7 @@ class DPAM:
         data: common_pb2.RatingsData,
         privacy: common_pb2.PrivacyTerms,
         sampling: Sampling | None,
+        sharers: int,
     ) -> common_pb2.DpamTraining:
         """``resolve`` of gradient steps."""
         from odp.v1 import common_pb2
@@ -390,19 +391,35 @@ class DPAM:
         )
         if silent:
             return training
-        from odp.privacy.calibration import total_mu_for
-
         width = 1 + rank - DERIVED_FACTORS
         step = (1.0 - self.count_share - _DEVICES_SHARE) / steps
-        total = total_mu_for(
-            (self.count_share + _DEVICES_SHARE, *[step] * steps),
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            coordinates=items + 1 + steps * (items * width + width * (width + 1) // 2 + 1 + DERIVED_FACTORS),
-            sampling=sampling,
-        )
+        coordinates = items + 1 + steps * (items * width + width * (width + 1) // 2 + 1 + DERIVED_FACTORS)
+        shares = (self.count_share + _DEVICES_SHARE, *[step] * steps)
+        total = _total_mu(shares, privacy, coordinates, sampling, sharers)
         training.count_noise_std = math.sqrt(places / self.count_share) / total
         training.bias_mass_noise = 1.0 / math.sqrt(_DEVICES_SHARE) / total
         training.target_noise = 1.0 / math.sqrt(step * (1.0 - self.gram_share)) / total
         training.gram_noise = 1.0 / math.sqrt(step * self.gram_share) / total
         return training
+
+
+def _total_mu(
+    shares: Sequence[float],
+    privacy: common_pb2.PrivacyTerms,
+    coordinates: int,
+    sampling: Sampling | None,
+    sharers: int,
+) -> float:
+    """Sensitivity over noise of all rounds together, whose squares are divided by ``shares``.
+
+    Raises:
+      PrivacyError: too many numbers get noise: the sampler alone uses up delta.
+    """
+    from odp.crypto.secure_aggregation.parameters import graph_delta
+    from odp.privacy.accounting import mu_for_shares
+    from odp.privacy.calibration import total_mu_for
+
+    budget = {"epsilon": privacy.epsilon, "delta": privacy.delta}
+    if sharers:
+        return mu_for_shares(**budget, coordinates=coordinates, graph_delta=graph_delta() * len(shares))
+    return total_mu_for(shares, **budget, coordinates=coordinates, sampling=sampling)

@@ -20,7 +20,7 @@ from odp.algorithms.dpam import codec, userside
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.gradient import codec as gradient_codec, uncertainty, userside as gradient_userside
 from odp.algorithms.dpam.gradient.query import GradientSum
-from odp.algorithms.dpam.query import Accumulator
+from odp.algorithms.dpam.query import Accumulator, placed_in, query_of
 from odp.algorithms.dpam.terms import (
     BIAS_COLUMN,
     COUNT_COLUMN,
@@ -33,6 +33,7 @@ from odp.algorithms.dpam.terms import (
     Terms,
 )
 from odp.algorithms.factorization.codec import ROW_UNITS
+from odp.algorithms.factorization.whole_vectors import RELEASE, WholeVector, whole_vector
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
 from odp.numerics import parallel
@@ -73,7 +74,7 @@ class DpamPopulation:
         block: int = _BLOCK_ENTRIES,
         compiled: bool = True,
     ) -> None:
-        self._terms = Terms.of(definition)
+        self._terms, self._definition = Terms.of(definition), definition
         self._threads = parallel.processors(threads)
         self._block = block
         self._kernels = machine_code() if compiled else None
@@ -96,6 +97,9 @@ class DpamPopulation:
         """
         self._check(ratings, seeds)
         broadcast = userside.usable(self._terms, broadcast)
+        query = query_of(self._terms, round)
+        if (vector := whole_vector(query, self._definition)) is not None:
+            return self._vectors(vector, broadcast, ratings, round=round, seeds=seeds, progress=progress)
         if self._terms.gradient:
             return self._gradients(broadcast, ratings, round=round, seeds=seeds, progress=progress)
         total = Accumulator(self._terms, round)
@@ -111,6 +115,27 @@ class DpamPopulation:
             if progress is not None:
                 progress(total.count)
         return total.final()
+
+    def _vectors(
+        self,
+        vector: WholeVector,
+        broadcast: ModelVersion,
+        ratings: Ratings,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Progress | None,
+    ) -> Mapping[str, Int64Array]:
+        """``contribute`` of whole vectors, never in machine code: only what is not 0 is ever laid out."""
+        total, done = np.zeros(vector.grid.size, dtype=np.int64), 0
+        make = self.gradient_contributions if self._terms.gradient else self.contributions
+        for users, contributions in make(broadcast, ratings, round=round, seeds=seeds):
+            placed = enumerate(placed_in(self._terms, round, contributions))
+            vector.add(total, placed, round=round, seeds=seeds[users])
+            done += len(users)
+            if progress is not None:
+                progress(done)
+        return {RELEASE: total}
 
     def _gradients(
         self,

@@ -42,6 +42,7 @@ import numpy.typing as npt
 from odp.algorithms.declared import GaussianSum
 from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.codec import Contributions
+from odp.algorithms.dpam.gradient import codec as gradient_codec
 from odp.algorithms.dpam.gradient.query import GradientQuery
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS
@@ -55,6 +56,7 @@ from odp.algorithms.factorization.query import (
     packed_release,
     plain_release,
 )
+from odp.algorithms.factorization.whole_vectors import Placed, placed_items, placed_vectors
 from odp.numerics import parallel
 from odp.numerics.arrays import Int64Array
 
@@ -258,6 +260,20 @@ class DpamQuery(FactorizationQuery[Contributions]):
 def query_of(terms: Terms, round: int) -> DpamQuery | GradientQuery:
     """The query of a round, by the task's steps."""
     return GradientQuery(terms, round) if terms.gradient else DpamQuery(terms, round)
+
+
+def placed_in(terms: Terms, round: int, contributions: Contributions | gradient_codec.Contributions) -> list[Placed]:
+    """What each user has in each release of a round without Gram matrices, in their order: integers of the sums."""
+    items, weights = contributions.items, contributions.weights
+    if isinstance(contributions, gradient_codec.Contributions):
+        if round != COUNTS_ROUND:
+            gradients = placed_items(items, contributions.gradients, terms.learned)
+            return [gradients, placed_vectors(contributions.moments)]
+        devices = (weights > 0).any(axis=1, keepdims=True).astype(np.int64) * gradient_codec.DEVICE_UNITS
+        return [placed_items(items, weights), placed_vectors(np.asarray(devices))]
+    if round == COUNTS_ROUND:
+        return [placed_items(items, weights * count_units(terms))]
+    return [placed_items(items, weights), placed_items(items, weights * contributions.targets)]
 
 
 def declared_releases(terms: Terms, round: int) -> tuple[GaussianSum, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from odp.algorithms.dpam import codec, estimation, features
 from odp.algorithms.dpam.estimation import relevances
+from odp.algorithms.dpam.query import DpamQuery
 from odp.algorithms.dpam.terms import (
     BIASES_ROUND,
     COUNTS_ROUND,
@@ -25,6 +26,7 @@ from odp.algorithms.dpam.terms import (
 from odp.algorithms.factorization.popularity import Popularity, popularity
 from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.factorization.terms import named_features
+from odp.algorithms.factorization.whole_vectors import whole_vector
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics import parallel
@@ -87,7 +89,7 @@ class DpamServer:
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition, item_features: Float32Array | None = None) -> None:
-        self._terms = Terms.of(definition)
+        self._terms, self._definition = Terms.of(definition), definition
         self.rounds = self._terms.rounds
         self._features = None if item_features is None else named_features(self._terms, item_features)
 
@@ -134,6 +136,8 @@ class DpamServer:
         current = self._unpacked(state)
         if release.round != current.round or current.round >= self.rounds:
             raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
+        if (vector := whole_vector(DpamQuery(self._terms, release.round), self._definition)) is not None:
+            release = vector.tensors(release)
         # BLAS's own threads, once awake, would take processors from those of the blocks here and of the users' solves.
         with parallel.one_blas_thread():
             try:

@@ -51,6 +51,7 @@ class GradientSum(ContributionSum[Contributions]):
 
     def add_decoded(self, contributions: Contributions) -> None:
         used = contributions.weights > 0
+        values: npt.NDArray[np.integer]
         if self._round == COUNTS_ROUND:
             values = contributions.weights[:, :, None]
             self.vector += codec.DEVICE_UNITS * np.count_nonzero(used.any(axis=1))

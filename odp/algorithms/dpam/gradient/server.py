@@ -14,11 +14,13 @@ import numpy as np
 from odp.algorithms.dpam import features
 from odp.algorithms.dpam.gradient import codec, filtering
 from odp.algorithms.dpam.gradient.filtering import Items, Moments
+from odp.algorithms.dpam.gradient.query import GradientQuery
 from odp.algorithms.dpam.gradient.uncertainty import Uncertainty
 from odp.algorithms.dpam.terms import COUNTS_ROUND, DERIVED_FACTORS, GLOBALS_TABLE, ITEMS_TABLE, Terms
 from odp.algorithms.factorization.popularity import popularity
 from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.factorization.terms import named_features
+from odp.algorithms.factorization.whole_vectors import whole_vector
 from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError, StateError
 from odp.numerics import parallel
@@ -71,7 +73,7 @@ class GradientServer:
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition, item_features: Float32Array | None = None) -> None:
-        self._terms = Terms.of(definition)
+        self._terms, self._definition = Terms.of(definition), definition
         self.rounds = self._terms.rounds
         self._features = None if item_features is None else named_features(self._terms, item_features)
 
@@ -124,6 +126,8 @@ class GradientServer:
         current = self._unpacked(state)
         if release.round != current.round or current.round >= self.rounds:
             raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
+        if (vector := whole_vector(GradientQuery(self._terms, release.round), self._definition)) is not None:
+            release = vector.tensors(release)
         after = self._after_masses if current.round == COUNTS_ROUND else self._after_gradients
         with parallel.one_blas_thread():
             try:
@@ -233,7 +237,9 @@ class GradientServer:
         ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
         parts = np.split(flat, ends)
         arrays = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-        return _State(int(_HEADER.unpack_from(state)[1]), *arrays[:5], Items(*arrays[5:]))
+        counts, scale, devices, trust, moments = arrays[:5]
+        number = int(_HEADER.unpack_from(state)[1])
+        return _State(number, counts, scale, devices, trust, moments, Items(*arrays[5:]))
 
 
 def _uncertainty(items: Items, moments: Moments) -> Uncertainty:

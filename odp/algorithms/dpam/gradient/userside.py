@@ -64,8 +64,9 @@ def solve(terms: Terms, batch: Batch, uncertainty: Uncertainty) -> Solved:
     """Each user's bias and row, and how well its data determine them."""
     design, residual = _design(terms, batch)
     released = uncertainty.residual
-    trust, together = np.empty(batch.mask.shape), np.zeros((len(design), terms.learned - 1, terms.learned - 1))
-    for start in range(0, trust.shape[1], _AT_ONCE):
+    trust: Float64Array = np.empty(batch.mask.shape)
+    together = np.zeros((len(design), terms.learned - 1, terms.learned - 1))
+    for start in range(0, batch.mask.shape[1], _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         covariances = uncertainty.of(batch.rows[:, part, COUNT_COLUMN])
         trust[:, part] = np.where(batch.mask[:, part], released / (released + covariances[:, :, 0, 0]), 0.0)
@@ -76,7 +77,7 @@ def solve(terms: Terms, batch: Batch, uncertainty: Uncertainty) -> Solved:
     normal[:, learned, learned] += together
     diagonal = np.arange(1 + terms.rank)
     normal[:, diagonal, diagonal] += ridges(terms, released)
-    inverse = np.linalg.inv(normal)
+    inverse: Float64Array = np.linalg.inv(normal)
     right = weighted @ residual[:, :, None]
     return Solved(row=(inverse @ right)[:, :, 0], covariance=released * inverse)
 
