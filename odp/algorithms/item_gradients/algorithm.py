@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from odp.algorithms.capabilities import RecommenderClient, RecommenderPopulation, RecommenderServer
 from odp.algorithms.declared import DeclaredRelease
 from odp.algorithms.dpam import algorithm
-from odp.algorithms.dpam.terms import Terms as RatingTerms
+from odp.algorithms.dpam.terms import FACTOR_COLUMNS, Terms as RatingTerms
 from odp.algorithms.item_gradients.terms import Terms, terms_of
 from odp.algorithms.seam import Query
 from odp.numerics.arrays import Float32Array
 from odp.protocol.wire.encoding import Encoding
+from odp.protocol.wire.model import ModelVersion
+
+if TYPE_CHECKING:
+    from odp.models.warm_start import WarmStart
 
 
 class TaskAlgorithm(algorithm.TaskAlgorithm):
@@ -46,6 +54,10 @@ class TaskAlgorithm(algorithm.TaskAlgorithm):
         from odp.algorithms.item_gradients.population import ItemGradientPopulation
 
         return ItemGradientPopulation(self.definition)
+
+    def warm_start(self, model: ModelVersion, item_keys: Sequence[str]) -> WarmStart:
+        """As of DPAM, but no factor repeats what biases and popularity say."""
+        return replace(super().warm_start(model, item_keys), factors=model.keyed.rows[:, FACTOR_COLUMNS:])
 
     def _planned_releases(self) -> list[tuple[DeclaredRelease, ...]]:
         return [self.query(round).releases for round in range(self.gradients().rounds)]

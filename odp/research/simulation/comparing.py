@@ -40,7 +40,7 @@ from odp.pictures import page, style
 from odp.research.simulation.engine import check_population
 from odp.research.simulation.engines.seam import Engine, LocalEngine
 from odp.research.simulation.inputs import ONE_PERMUTATION, SIMULATION
-from odp.research.simulation.methods import Contest, Method, Metric, contest_for
+from odp.research.simulation.methods import Contest, Method, Metric, contest_for, of_task
 from odp.research.simulation.presets import preset_task
 from odp.research.simulation.result_tables import html_table, text_table, write_csv, write_page
 from odp.research.simulation.trials import FinishedTrials, outcome_of, stored_outcome
@@ -294,6 +294,7 @@ def compare(
         _require_comparable(task, ratings, preset)
     if contest is None:
         contest = contest_for(ratings, preset=preset, with_presets=task is None)
+        contest = contest if task is None else of_task(contest, task)
     if methods is not None:
         contest = _chosen(contest, methods)
     rows, metrics = contest.methods, contest.metrics

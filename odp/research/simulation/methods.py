@@ -8,10 +8,12 @@ DPAM, whose preset reads no rating, takes the best of six settings on the valida
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from odp.algorithms.dpam.config import DPAM
 from odp.algorithms.dpam.experiment import NO_USER_BIAS
 from odp.algorithms.implicit import experiment as implicit
+from odp.algorithms.implicit.config import ImplicitDPAM
 from odp.algorithms.registry import recommender_for
 from odp.datasets.item_features import has_item_features
 from odp.datasets.ratings import Ratings, Split
@@ -220,6 +222,20 @@ def contest_for(ratings: Ratings, *, preset: str, with_presets: bool = True) -> 
         richer = Method("DPAM with public item features", "ε, δ", True, _with_features(dpam, ratings, preset))
         methods = (*methods[:place], richer, *methods[place:])
     return Contest(metrics, (*methods, *ceilings))
+
+
+def of_task(contest: Contest, task: Task) -> Contest:
+    """The contest with the row of the trained model named by the task's training, where that is no DPAM."""
+    name = type(task.training).__name__
+    if isinstance(task.training, DPAM | ImplicitDPAM):
+        return contest
+    return replace(
+        contest,
+        methods=tuple(
+            replace(method, name=f"odp.{name}, as in the task") if method in (_DPAM, _RANKED_DPAM) else method
+            for method in contest.methods
+        ),
+    )
 
 
 def _with_features(method: Method, ratings: Ratings, preset: str) -> Score:

@@ -282,3 +282,19 @@ def test_where_another_method_wins_the_verdict_names_the_task_that_runs_it_and_t
     assert tried == 5
     own = Contest((RMSE,), (Method("DPAM", "ε, δ", True, _scores(0.5)), Method("other", "ε, δ", True, _scores(1.0))))
     assert compare(DATA, epsilons=[2.0], delta=1e-4, seeds=1, contest=own).verdict.endswith("test RMSE 0.5000")
+
+
+def test_the_row_of_a_task_by_another_training_is_named_by_it() -> None:
+    task = odp.Task(
+        name="gradients",
+        model=odp.MatrixFactorization(items=30, rank=2),
+        data=odp.RatingsData(low=1, high=5),
+        privacy=odp.UserLevelDP(epsilon=8.0, delta=1e-4, max_items_per_user=30),
+        training=odp.DPSGD(rounds=4),
+        cohort=odp.Cohort(minimum=20, goal=150),
+    )
+    own = "odp.DPSGD, as in the task"
+    compared = compare(DATA, epsilons=[8.0], delta=1e-4, seeds=1, methods=[own, "user mean"], task=task)
+    assert {row["method"] for row in compared.rows} == {own, "user mean"}
+    assert compared.verdict.startswith(f"{own} is the best private method")
+    assert not compared.chosen(own, 0)
