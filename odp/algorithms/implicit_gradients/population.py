@@ -32,7 +32,7 @@ class ImplicitGradientPopulation(ImplicitPopulation):
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._gradients = terms_of(definition)
+        self._trained = terms_of(definition)
         super().__init__(as_read(definition))
 
     def contribute(
@@ -45,7 +45,7 @@ class ImplicitGradientPopulation(ImplicitPopulation):
         progress: Callable[[int], None] | None = None,
     ) -> Mapping[str, Int64Array]:
         sent = self.contributions(broadcast, ratings, round=round, seeds=seeds)
-        return summed(self._gradients, round, sent, progress)
+        return summed(self._trained, round, sent, progress)
 
     def contributions(
         self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
@@ -57,13 +57,13 @@ class ImplicitGradientPopulation(ImplicitPopulation):
         """
         self._check(ratings)
         require_seeds(seeds, users=ratings.n_users)
-        common = userside.common_part(self._gradients, broadcast.dense)
+        common = userside.common_part(self._trained, broadcast.dense)
         table = usable_rows(broadcast.keyed.rows)
-        for users, entries in blocks(self._gradients, ratings, table, round=round, seeds=seeds):
+        for users, entries in blocks(self._trained, ratings, table, round=round, seeds=seeds):
             if round == MASSES_ROUND:
-                yield users, masses(self._gradients, entries)
+                yield users, masses(self._trained, entries)
             else:
-                yield users, userside.contributions(self._gradients, entries, common)[0]
+                yield users, userside.contributions(self._trained, entries, common)[0]
 
     def user_rows(self, broadcast: ModelVersion, history: Ratings) -> Float64Array:
         """Rows float64 [n_users, 1 + rank] that score items; that of popularity for users without history.
@@ -72,7 +72,7 @@ class ImplicitGradientPopulation(ImplicitPopulation):
           DataError: sizes do not fit the task.
         """
         self._check(history)
-        common = userside.common_part(self._gradients, broadcast.dense)
+        common = userside.common_part(self._trained, broadcast.dense)
         table = usable_rows(broadcast.keyed.rows)
-        every = blocks(self._gradients, history, table, round=broadcast.version, seeds=None)
+        every = blocks(self._trained, history, table, round=broadcast.version, seeds=None)
         return np.concatenate([userside.scoring_rows(entries, common) for _, entries in every])

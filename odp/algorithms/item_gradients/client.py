@@ -28,12 +28,12 @@ class ItemGradientClient(DpamClient):
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._gradients = terms_of(definition)
+        self._trained = terms_of(definition)
         super().__init__(as_read(definition))
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
-        return codec.empty_payload(self._gradients, round)
+        return codec.empty_payload(self._trained, round)
 
     def contribute(self, slices: Slices, data: LocalData, *, round: int, seed: int) -> tuple[bytes, bytes]:
         """As DPAM's, with the local parameters of this method: values are clamped, and items without a slice left out.
@@ -43,7 +43,7 @@ class ItemGradientClient(DpamClient):
         Raises:
           ConfigurationError: as ``check_model``.
         """
-        terms, held = self._gradients, self._in_order(data, round=round, seed=seed)
+        terms, held = self._trained, self._in_order(data, round=round, seed=seed)
         if round == MASSES_ROUND:
             everything = userside.Entries.of(held, np.zeros((len(held.items), 0)))
             return codec.encode(terms, round, userside.masses(terms, everything))[0], np.zeros(1, dtype="<f8").tobytes()

@@ -35,12 +35,12 @@ class ItemGradientPopulation(DpamPopulation):
     """
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
-        self._gradients = terms_of(definition)
+        self._trained = terms_of(definition)
         super().__init__(as_read(definition))
 
     def target_bounds(self, sizes: Int64Array) -> tuple[float, Float64Array]:
         """As of DPAM: of all targets together alone, and of rows that add nothing to it."""
-        return math.inf, self._gradients.clip * self._gradients.unit / np.sqrt(np.maximum(sizes, 1))
+        return math.inf, self._trained.clip * self._trained.unit / np.sqrt(np.maximum(sizes, 1))
 
     def contribute(
         self,
@@ -52,7 +52,7 @@ class ItemGradientPopulation(DpamPopulation):
         progress: Callable[[int], None] | None = None,
     ) -> Mapping[str, Int64Array]:
         sent = self.contributions(broadcast, ratings, round=round, seeds=seeds)
-        return summed(self._gradients, round, sent, progress)
+        return summed(self._trained, round, sent, progress)
 
     def contributions(
         self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
@@ -63,13 +63,13 @@ class ItemGradientPopulation(DpamPopulation):
           DataError: sizes do not fit the task.
         """
         self._check(ratings, seeds)
-        usable = reading.usable(self._gradients.model, broadcast)
-        ridges = reading.ridges(self._gradients.model, usable.dense)
-        for users, entries in blocks(self._gradients, ratings, usable.keyed.rows, round=round, seeds=seeds):
+        usable = reading.usable(self._trained.model, broadcast)
+        ridges = reading.ridges(self._trained.model, usable.dense)
+        for users, entries in blocks(self._trained, ratings, usable.keyed.rows, round=round, seeds=seeds):
             if round == MASSES_ROUND:
-                yield users, userside.masses(self._gradients, entries)
+                yield users, userside.masses(self._trained, entries)
             else:
-                yield users, userside.contributions(self._gradients, entries, ridges)[0]
+                yield users, userside.contributions(self._trained, entries, ridges)[0]
 
 
 def summed(
