@@ -262,6 +262,10 @@ class ServedClient(RecommenderClient, Protocol):
 class Served(Protocol):
     """An algorithm whose items can be kept quantised on devices (``odp.serving``)."""
 
+    @property
+    def index_rank(self) -> int:
+        """Factors of an item of an index."""
+
     def index_columns(self, model: ModelVersion) -> IndexColumns:
         """The numbers of a model's items that a prediction reads."""
 

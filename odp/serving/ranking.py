@@ -237,11 +237,11 @@ class IndexedModel:
             client.check_model(index.tables)
         except (ConfigurationError, SignatureError, DecodeError) as error:
             raise DataError(f"index {index.sha256[:12]}: {error}") from error
-        model = definition.model
-        if (index.rank, len(index)) != (model.rank, model.items):
+        rank, items = algorithm.index_rank, definition.model.items
+        if (index.rank, len(index)) != (rank, items):
             raise DataError(
                 f"index {index.sha256[:12]}: it has {len(index)} items of rank {index.rank}, and task "
-                f"{definition.name!r} has {model.items} of rank {model.rank}"
+                f"{definition.name!r} has {items} of rank {rank}"
             )
         return cls(index, definition, algorithm, client)
 

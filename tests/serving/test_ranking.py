@@ -43,16 +43,20 @@ class Trained:
         return new[order], scores[order]
 
 
-@pytest.fixture(scope="module", params=["ratings", "implicit"])
+@pytest.fixture(scope="module", params=["ratings", "implicit", "ratings by gradients", "implicit by gradients"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     ratings = odp.data.synthetic_movielens(n_users=250, n_items=ITEMS, ratings_per_user=20, seed=5)
-    if request.param == "implicit":
+    if request.param.startswith("implicit"):
         ones = np.ones(ratings.n_ratings, dtype=np.float32)
         ratings = dataclasses.replace(ratings, implicit=True, values=ones, low=1.0, high=1.0)
     # Without noise rows differ most.
     task = preset_task("auto", ratings, epsilon=float("inf"), delta=1e-6, features=False)
+    if request.param.endswith("gradients"):
+        training = odp.DPSGD(rounds=6, server_rate=2.0, clip=1.0)
+        model = odp.MatrixFactorization(items=ITEMS, rank=4)
+        task = dataclasses.replace(task, training=training, model=model)
     # The smooth part of a person's taste is predicted, too.
-    assert request.param == "implicit" or task.definition().dpam.kernel_variance > 0
+    assert request.param != "ratings" or task.definition().dpam.kernel_variance > 0
     run = odp.simulate(task, ratings, seed=3)
     path = tmp_path_factory.mktemp("index") / "items.index"
     table = odp.items.export_items(run, path)
@@ -153,8 +157,8 @@ def test_an_index_of_another_model_is_refused_in_one_line(trained: Trained) -> N
     refused(dataclasses.replace(index, tables=more), "dense tables are not those of its task")
     if index.tables:
         refused(dataclasses.replace(index, tables={}), "dense tables are not those of its task")
-        zeros = {name: np.zeros_like(rows) - 1 for name, rows in index.tables.items()}
-        refused(dataclasses.replace(index, tables=zeros), "the model cannot be")
+        huge = {name: np.full_like(rows, -1e30) for name, rows in index.tables.items()}
+        refused(dataclasses.replace(index, tables=huge), "the model cannot be")
     refused(dataclasses.replace(index, task=b"\xff"), "Error parsing|Expected training")
     refused(dataclasses.replace(index, task=b""), "Expected training")
     forged = common_pb2.SignedTask.FromString(index.task)

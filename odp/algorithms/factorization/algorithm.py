@@ -29,6 +29,11 @@ class Factorization(Recommender):
         """The definition, read and checked."""
 
     @property
+    def index_rank(self) -> int:
+        """As of ``odp.algorithms.capabilities.Served``."""
+        return self.terms().rank
+
+    @property
     def computing_cost(self) -> ComputingCost:
         terms = self.terms()
         row = _ROW_SECONDS + _NUMBER_SECONDS * terms.rank + _SQUARE_SECONDS * (1 + terms.rank) ** 2
