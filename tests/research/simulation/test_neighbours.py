@@ -165,6 +165,8 @@ def _sampled(task: odp.Task) -> odp.Task:
         (False, False, odp.DPAM(steps=2)),
         (False, True, odp.DPAM(steps=2)),
         (False, True, odp.DPAM(step="gradient", steps=3)),
+        (False, True, odp.DPSGD(rounds=4)),
+        (True, False, odp.DPSGD(rounds=3, clip=1.0)),
         (True, False, None),
     ],
 )
@@ -175,7 +177,7 @@ def test_a_simulated_model_and_its_epsilon_follow_from_the_charged_releases(
 ):
     task = preset_task("auto", SEEN if seen else PEOPLE, epsilon=20.0, delta=1e-3)
     task = dataclasses.replace(task, privacy=dataclasses.replace(task.privacy, max_items_per_user=6))
-    if not seen:
+    if training is not None:
         task = dataclasses.replace(task, model=odp.MatrixFactorization(items=ITEMS, rank=3), training=training)
     task = _sampled(task) if sampled else task
 
