@@ -11,10 +11,12 @@ from algorithms.tracing import traced, tracing
 from own_rows import own_rows
 
 from odp.algorithms.dpam import codec as ratings_codec, query as ratings_query
-from odp.algorithms.dpam.config import RatingsData
+from odp.algorithms.dpam.config import DPAM, RatingsData
+from odp.algorithms.dpsgd.config import DPSGD
 from odp.algorithms.factorization import codec as shared_codec, query as shared_query
 from odp.algorithms.implicit import codec as implicit_codec, query as implicit_query
 from odp.algorithms.implicit.config import ImplicitData, ImplicitDPAM
+from odp.algorithms.item_gradients import codec as gradient_codec, query as gradient_query
 from odp.algorithms.registry import Algorithm, algorithm_for
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics import sorting_network as network
@@ -27,7 +29,17 @@ from trusted_aggregator.modes.enclave.enclave_half import contribution_bytes
 
 Make = Callable[..., Any]
 ITEMS, PLACES = 60, 8
-MODULES = (ratings_codec, implicit_codec, shared_codec, ratings_query, implicit_query, shared_query, network)
+MODULES = (
+    ratings_codec, implicit_codec, gradient_codec, shared_codec,
+    ratings_query, implicit_query, gradient_query, shared_query, network,
+)  # fmt: skip
+
+KINDS = {
+    "ratings": (RatingsData(low=1, high=5), DPAM(steps=1)),
+    "implicit": (ImplicitData(), ImplicitDPAM(steps=1, head_items=ITEMS)),
+    "ratings by gradients": (RatingsData(low=1, high=5), DPSGD(rounds=2)),
+    "implicit by gradients": (ImplicitData(), DPSGD(rounds=2)),
+}
 
 #: devices that an observer would like to tell apart
 DEVICES = {
@@ -41,15 +53,14 @@ DEVICES = {
 
 
 def _algorithm(kind: str) -> Algorithm:
-    from odp.algorithms.dpam.config import DPAM
-
+    data, training = KINDS[kind]
     return algorithm_for(
         Task(
             name="films",
             model=MatrixFactorization(items=ITEMS, rank=2),
-            data=RatingsData(low=1, high=5) if kind == "ratings" else ImplicitData(),
+            data=data,
             privacy=UserLevelDP(epsilon=8.0, delta=1e-6, max_items_per_user=PLACES),
-            training=DPAM(steps=1) if kind == "ratings" else ImplicitDPAM(steps=1, head_items=ITEMS),
+            training=training,
             cohort=Cohort(minimum=3, goal=3),
         ).definition()
     )
@@ -72,8 +83,7 @@ def _dense(algorithm: Algorithm, table: str) -> np.ndarray:
 
 
 def _rounds() -> list[tuple[str, int]]:
-    kinds = ("ratings", "implicit")
-    return [(kind, number) for kind in kinds for number in range(len(_algorithm(kind).planned_releases()))]
+    return [(kind, number) for kind in KINDS for number in range(len(_algorithm(kind).planned_releases()))]
 
 
 @pytest.mark.parametrize(("kind", "round"), _rounds())
