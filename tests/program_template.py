@@ -51,8 +51,8 @@ ODP_SCRIPT = str(Path(sys.executable).with_name("odp"))
 #: Modules that are programs, and scripts.
 _PROGRAMS = ("odp.cli.main", "odp.research.simulation.fleet.worker")
 _SCRIPTS = (_CRASH, ODP_SCRIPT)
-#: An argument that wants a module to be imported later than another, by what it begins with.
-_ORDERED = ("--clock=",)
+#: Begins the argument that names a clock, which a program has before it imports anything.
+_CLOCK = "--clock="
 #: Commands of `odp` that start programs themselves.
 _STARTERS = ("up", "demo", "fleet")
 #: What programs import, mostly when they need it: their modules import the rest.
@@ -85,9 +85,12 @@ _parameters = inspect.signature(_execute_child)
 class Template:
     """The process that forks programs, as another one knows it, whose children these become."""
 
-    def __init__(self, control: socket.socket, environment: Mapping[str, str], process: int) -> None:
+    def __init__(
+        self, control: socket.socket, environment: Mapping[str, str], process: int, *, clock: Path | None = None
+    ) -> None:
         self._control = control
         self.process = process
+        self._clocks = [] if clock is None else [f"{_CLOCK}{clock}"]
         self._environment = _fixed(environment)
         self._lock = threading.Lock()
         #: False: programs start as ever.
@@ -95,16 +98,19 @@ class Template:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls) -> Iterator[Template]:
-        """Its process, which imports nothing before its first program, and ends with this one."""
+    def started(cls, clock: Path | None = None) -> Iterator[Template]:
+        """Its process, which imports nothing before its first program, and ends with this one.
+
+        With ``clock`` it forks the programs that have this clock (``e2e.shifted_clock``), and no other.
+        """
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", __file__, str(theirs.fileno())],
+                    [sys.executable, "-P", __file__, str(theirs.fileno()), *([] if clock is None else [str(clock)])],
                     env={**_DEFAULTS, **os.environ}, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
                 )  # fmt: skip
-            yield cls(ours, os.environ, process.pid)
+            yield cls(ours, os.environ, process.pid, clock=clock)
         process.wait()
 
     @contextlib.contextmanager
@@ -136,7 +142,7 @@ class Template:
             return False
         if not (command[2] == "-m" and command[3] in _PROGRAMS) and command[2] not in _SCRIPTS:
             return False
-        if any(argument.startswith(_ORDERED) for argument in command):
+        if [argument for argument in command if argument.startswith(_CLOCK)] != self._clocks:
             return False
         usual = {"executable": None, "preexec_fn": None, "close_fds": True, "pass_fds": (), "shell": False}
         usual |= {"restore_signals": True, "gid": None, "gids": None, "uid": None, "umask": -1, "process_group": -1}
@@ -329,6 +335,12 @@ def _run(given: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    for clock in sys.argv[2:]:
+        sys.path.append(str(Path(_CRASH).parent))
+        import shifted_clock
+
+        shifted_clock.install(Path(clock))
+        sys.path.pop()
     given = _serve(socket.socket(fileno=int(sys.argv[1])))
     if given is not None:
         _run(given)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SECONDS = struct.Struct("<dd")
+#: The clocks of this process.
+_INSTALLED: list[Path] = []
 
 
 def create(path: Path) -> None:
@@ -33,7 +35,13 @@ def advance(path: Path, seconds: float, *, monotonic: float = 0.0) -> None:
 
 
 def install(path: Path) -> None:
-    """From now on this process has that clock, as far as Python asks ``time.time`` and ``time.monotonic``."""
+    """From now on this process has that clock, as far as Python asks ``time.time`` and ``time.monotonic``.
+
+    It has it once: a process that was forked with it has it already.
+    """
+    if path in _INSTALLED:
+        return
+    _INSTALLED.append(path)
     with path.open("rb") as file:
         shared = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 

@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--hours", type=int, default=24, help="simulated hours")
     hours: int = parser.parse_args().hours
     from e2e import shifted_clock
+    from program_template import Template
 
     with tempfile.TemporaryDirectory(prefix="odp-soak-") as folder, contextlib.ExitStack() as stack:
         root = Path(folder)
@@ -41,6 +42,8 @@ def main() -> int:
         shifted_clock.create(clock)
         # Before the platform's code is loaded, here as in its processes.
         shifted_clock.install(clock)
+        template = stack.enter_context(Template.started(clock))
+        stack.enter_context(template.forking())
         return _soak(root / "services", clock, hours, stack)
 
 
