@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,29 +26,40 @@ for module, names in (
 import odp._system.posix
 odp._system.posix.sys = type("sys", (), {"platform": "win32"})
 from odp.cli.main import main
-sys.argv = ["odp", *sys.argv[1:]]
-main()
+"""
+_ONE_COMMAND = 'sys.argv[0] = "odp"; main()'
+#: Of a list in JSON, to the first one that fails.
+_COMMANDS = """
+import json
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["odp", *arguments]
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code:
+            print(arguments, file=sys.stderr)
+            raise
 """
 DATA = "synthetic:n_users=200,n_items=30,ratings_per_user=12"
 
 
-def odp(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", _WITHOUT, *arguments]
+def odp(folder: Path, *arguments: str, run: str = _ONE_COMMAND) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _WITHOUT + run, *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.slow
 def test_a_researcher_simulates_compares_and_reports(tmp_path: Path) -> None:
-    for command in (
+    commands = (
         ("simulate", "--data", DATA, "--delta", "1e-4", "--no-baselines", "--output", "run"),
         ("report", "run"),
         ("compare", "--data", DATA, "--delta", "1e-4", "--epsilons", "8", "--seeds", "1"),
         ("task", "new", "task.toml"),
         ("task", "show", "task.toml"),
         ("data", "info", DATA),
-    ):
-        done = odp(tmp_path, *command)
-        assert done.returncode == 0, (command, done.stderr)
+    )
+    done = odp(tmp_path, json.dumps(commands), run=_COMMANDS)
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "report.html").is_file()
 
 
