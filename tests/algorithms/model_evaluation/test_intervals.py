@@ -92,10 +92,14 @@ def test_areas_and_curves_of_any_noise_are_areas_and_monotone(
     assert 0.0 <= error.low <= error.value <= error.high <= 1.0
 
 
-def released(task: odp.Evaluation, users: odp.data.UsersExamples, *, seed: int, std: float) -> EvaluationResults:
-    """The answers to an evaluation with noise of ``std``, in users."""
+def exact_sums(task: odp.Evaluation, users: odp.data.UsersExamples, *, seed: int) -> EvaluationResults:
     exact = odp.simulate(task, users, seed=seed, noise=False).results
     assert isinstance(exact, EvaluationResults)
+    return exact
+
+
+def with_noise(exact: EvaluationResults, *, seed: int, std: float) -> EvaluationResults:
+    """The answers to an evaluation with noise of ``std``, in users."""
     noise = np.random.default_rng(seed).normal(size=len(exact.sums)) * std
     return EvaluationResults(exact.terms, exact.sums + noise, std, exact.contributions, 1.0, 1e-6)
 
@@ -115,13 +119,9 @@ def test_intervals_of_metrics_hold() -> None:
     assert min(held.values()) >= LEAST
 
 
-@pytest.mark.parametrize("std", [0.0, 6.0])
-@pytest.mark.slow
-def test_intervals_of_differences_hold_for_the_population_that_users_come_from(std: float) -> None:
-    """The truth is the difference over 20,000 users, of whom each of 300 evaluations draws 200.
-
-    Of 300 at 90%, fewer than 245 hold by chance once in 10^6 runs.
-    """
+@pytest.fixture(scope="module")
+def drawn() -> tuple[dict[str, float], list[EvaluationResults]]:
+    """The differences over 20,000 users, and 300 evaluations without noise, each of 200 of them."""
     everybody = people(20_000, seed=8)
     first, second = vector(LOGISTIC), vector(LOGISTIC, seed=9)
     large = {"users": 20_000, "privacy": odp.UserLevelDP(epsilon=4, delta=1e-6)}
@@ -131,10 +131,20 @@ def test_intervals_of_differences_hold_for_the_population_that_users_come_from(s
     ]
     truth = {name: whole[1][name].value - whole[0][name].value for name in ("loss", "accuracy", "auc")}  # type: ignore[index]
     task, generator = evaluation(200, against=second), np.random.default_rng(4)
+    users = (everybody.select_users(generator.integers(0, 20_000, 200)) for _ in range(300))
+    return truth, [exact_sums(task, some, seed=draw) for draw, some in enumerate(users)]
+
+
+@pytest.mark.parametrize("std", [0.0, 6.0])
+@pytest.mark.slow
+def test_intervals_of_differences_hold_for_the_population_that_users_come_from(
+    std: float, drawn: tuple[dict[str, float], list[EvaluationResults]]
+) -> None:
+    """Of 300 at 90%, fewer than 245 hold by chance once in 10^6 runs."""
+    truth, evaluations = drawn
     held = dict.fromkeys(truth, 0)
-    for draw in range(300):
-        users = everybody.select_users(generator.integers(0, 20_000, 200))
-        found = released(task, users, seed=draw, std=std).differences(0.9)
+    for draw, exact in enumerate(evaluations):
+        found = with_noise(exact, seed=draw, std=std).differences(0.9)
         for name in truth:
             held[name] += holds(found[name], truth[name])
     assert min(held.values()) >= 245

@@ -25,18 +25,24 @@ from odp.research.simulation.tuning import noisy_score, tune
 DATA = synthetic_movielens(n_users=300, n_items=30, ratings_per_user=12)
 
 
-def test_on_proxy_data_nothing_is_spent_and_the_best_trial_is_the_lowest() -> None:
-    search = tune(DATA, epsilon=8.0, delta=1e-4, trials=3, seed=1, private=False)
+def _on_proxy_data(seed: int) -> tuning.Tuning:
+    return tune(DATA, epsilon=8.0, delta=1e-4, trials=3, seed=seed, private=False)
+
+
+@pytest.fixture(scope="module")
+def search() -> tuning.Tuning:
+    return _on_proxy_data(1)
+
+
+def test_on_proxy_data_nothing_is_spent_and_the_best_trial_is_the_lowest(search: tuning.Tuning) -> None:
     assert search.epsilon == 0.0
     assert search.best.score == min(trial.score for trial in search.trials)
     assert "no private data was read, ε spent 0" in search.statement
     assert search.to_json()["charges"] == []
 
 
-def test_the_first_trial_is_the_recommendation_and_the_seed_repeats_the_search() -> None:
-    first, again, other = (
-        tune(DATA, epsilon=8.0, delta=1e-4, trials=3, seed=seed, private=False) for seed in (1, 1, 2)
-    )
+def test_the_first_trial_is_the_recommendation_and_the_seed_repeats_the_search(search: tuning.Tuning) -> None:
+    first, again, other = search, _on_proxy_data(1), _on_proxy_data(2)
     assert [trial.settings() for trial in first.trials] == [trial.settings() for trial in again.trials]
     assert [trial.settings() for trial in first.trials[1:]] != [trial.settings() for trial in other.trials[1:]]
     assert first.trials[0].task == other.trials[0].task
