@@ -2,7 +2,7 @@
 
 Seeds and sizes are fixed; dates, addresses and ports are those of the run. Only if they are named are those made that
 need MovieLens or Gowalla in the cache (`odp data fetch`), or many minutes of trainings or benchmarks. Nothing makes
-dpam-buckets.png.
+dpam-buckets.png; `python -m benchmarks.panel report --picture` makes panel.png from scores of hours.
 The drawings (.svg) are drawn by hand.
 """
 

@@ -222,8 +222,7 @@ def draw(cells: Sequence[Judged], path: Path) -> None:
         )
     style.note(
         figure,
-        f"Filled: held out. Rings: tuned on. Below 0 DPAM is the best. Dashed: {100 * GOALS['worst']:g} %. One percent "
-        "and less is drawn linearly, more logarithmically.",
+        f"Filled: held out; rings: tuned on. Dashed: {100 * GOALS['worst']:g} %. Linear up to 1 %, then logarithmic.",
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     style.save(figure, path, title="DPAM beside the best other private method of each data set")
