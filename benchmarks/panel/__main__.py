@@ -32,11 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for cell in cells:
                 print(f"{cell.name:<16} {cell.part:<9} {cell.n_ratings or '':>9} {cell.shape}")
             return 0
-        if options.log is None:
+        if not options.log:
             raise ConfigurationError("--log FOLDER is missing: scores are kept there")
         plan = Plan(cells, options.epsilon, options.seeds, scores.named_methods(_names(options.methods)))
         if options.action == "run":
-            scores.run(plan, options.log, on_trial=_Progress(len(cells)))
+            scores.run(plan, options.log[-1], on_trial=_Progress(len(cells)))
         else:
             _report(plan, options)
     except OdpError as error:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _report(plan: Plan, options: argparse.Namespace) -> None:
     trials = scores.read(plan, options.log)
     if not (results := regret.judged(plan.cells, trials, features=not options.without_features)):
-        raise ConfigurationError(f"{options.log} has no cell with scores of DPAM and of another method")
+        raise ConfigurationError(f"{options.log[-1]} has no cell with scores of DPAM and of another method")
     print(regret.report(results, regret.rises(plan.cells, trials)))
     if options.picture is not None:
         regret.draw(results, options.picture)
@@ -74,7 +74,10 @@ class _Progress:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.panel", description=__doc__.partition("\n")[0])
     parser.add_argument("action", choices=("run", "report", "list"))
-    parser.add_argument("--log", type=Path, metavar="FOLDER", help="of scores")
+    parser.add_argument(
+        "--log", type=Path, action="append", metavar="FOLDER",
+        help="of scores; of several, a report takes each method from the last that has it; a run writes to the last",
+    )  # fmt: skip
     parser.add_argument("--real", type=Path, metavar="DIRECTORY", help="also the real data sets of this directory")
     parser.add_argument("--cells", help="names, or tuned, held-out, with commas; by default all")
     parser.add_argument("--most", type=int, metavar="RATINGS", help="leaves out cells of more")

@@ -169,10 +169,12 @@ def report(cells: Sequence[Judged], changes: Sequence[Rise]) -> str:
         "",
         "| cells | ε | number | median | p90 | worst | worth | worth |",
         "|---|---|---|---|---|---|---|---|",
-        *summary(cells, by="all"),
     ]
-    if held_out := [cell for cell in cells if cell.cell.part == HELD_OUT]:
-        lines += summary(held_out, by=HELD_OUT)
+    held_out = [cell for cell in cells if cell.cell.part == HELD_OUT]
+    for by, group in (("all", cells), (HELD_OUT, held_out)):
+        for kind, ranks in (("", None), (", ratings", False), (", implicit", True)):
+            if here := [cell for cell in group if ranks in (None, cell.ranks)]:
+                lines += summary(here, by=by + kind)
     lines += [
         "",
         "| cell | part | shape | ε | DPAM | best of the others | its score | margin | better than item means |",

@@ -9,8 +9,11 @@ DPAM take the best of six settings on the validation part, which is not charged,
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,24 +107,24 @@ def run(plan: Plan, folder: Path, *, on_trial: Callable[[Trial, int], None]) -> 
             file.close()
 
 
-def read(plan: Plan, folder: Path) -> list[Trial]:
-    """The trials of ``plan`` that ``folder`` has, of methods that have a file.
+def read(plan: Plan, folders: Sequence[Path]) -> list[Trial]:
+    """The trials of ``plan`` that the last of ``folders`` with a file of the method has; a run may write meanwhile.
 
     Raises:
-      StateError: a run writes at the moment, or a file is none of scores.
+      StateError: a file is none of scores.
     """
     trials = []
     for name in plan.methods:
-        path = _file(folder, name)
-        if not path.exists():
+        if not (paths := [path for folder in folders if (path := _file(folder, name)).exists()]):
             continue
-        with FinishedTrials(path, _identity(name)) as file:
-            for cell in plan.cells:
-                for epsilon in (0.0, *plan.epsilons):
-                    for seed in plan.seeds:
-                        if (stored := file.find(_key(cell, epsilon, seed))) is not None:
-                            outcome = outcome_of(stored, metrics=len(stored["scores"]), path=path)
-                            trials.append(Trial(cell.name, epsilon, seed, name, outcome, stored["seconds"]))
+        with tempfile.TemporaryDirectory() as scratch:
+            # A file of scores is one program's at a time; a copy may end within a line, which does not count.
+            copy = Path(shutil.copy(paths[-1], scratch))
+            with FinishedTrials(copy, _identity(name)) as file:
+                for cell, epsilon, seed in itertools.product(plan.cells, (0.0, *plan.epsilons), plan.seeds):
+                    if (stored := file.find(_key(cell, epsilon, seed))) is not None:
+                        outcome = outcome_of(stored, metrics=len(stored["scores"]), path=paths[-1])
+                        trials.append(Trial(cell.name, epsilon, seed, name, outcome, stored["seconds"]))
     return trials
 
 

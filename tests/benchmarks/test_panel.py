@@ -97,13 +97,33 @@ def test_a_run_computes_what_its_folder_lacks_and_nothing_else(tmp_path: Path) -
 def test_what_is_read_is_what_was_computed(tmp_path: Path) -> None:
     plan = Plan([CELLS["r01"]], (1.0,), (1,), ("user mean", "DP item mean"))
     computed = _run(plan, tmp_path)
-    stored = scores.read(plan, tmp_path)
+    stored = scores.read(plan, [tmp_path])
     assert [dataclasses.replace(t, outcome=Outcome((0.0,))) for t in stored] == [
         dataclasses.replace(t, outcome=Outcome((0.0,))) for t in computed
     ]
     for ours, theirs in zip(stored, computed, strict=True):
         assert ours.outcome == theirs.outcome
         assert ours.outcome.influence == pytest.approx(theirs.outcome.influence, rel=1e-6)
+
+
+def test_each_method_is_read_from_the_last_folder_that_has_it_while_a_run_writes(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    plan = Plan([CELLS["r01"]], (1.0,), (1,), ("user mean", "DP item mean"))
+    _run(plan, first)
+    _run(dataclasses.replace(plan, epsilons=(8.0,), methods=("DP item mean",)), second)
+    both = dataclasses.replace(plan, epsilons=(1.0, 8.0))
+    with (second / "dp-item-mean.jsonl").open("ab") as file:
+        file.write(b'{"trial": ["r01"')
+    assert [(t.method, t.epsilon) for t in scores.read(both, [first, second])] == [
+        ("user mean", 0.0), ("DP item mean", 8.0)
+    ]  # fmt: skip
+    busy: list[int] = []
+    scores.run(
+        Plan([CELLS["r01"]], (2.0,), (1,), ("DP item mean",)),
+        first,
+        on_trial=lambda *_: busy.append(len(scores.read(both, [first]))),
+    )
+    assert busy == [2]
 
 
 def test_regret_is_the_error_over_that_of_the_best_private_method() -> None:
