@@ -206,7 +206,8 @@ class Quality:
       buckets: (key of a bucket, label); the first is drawn.
       baselines: label by key of a baseline.
       ceilings: keys of baselines that see all data in one place, so that no private method need reach them.
-      tasks: by key of a private baseline, what runs it on devices: the rank of a matrix factorization, and a training.
+      tasks: by key of a baseline, what runs it on devices: the rank of a matrix factorization, and a training; None of
+        what a device computes alone.
       not_run: private methods that `odp compare` runs and a single run leaves out, as they take long.
       alone: (key of a bucket, label) of what a user has without a platform; None where buckets have none.
       rival: (key of a bucket, label) of the baseline that groups gain or lose against; None where buckets have none.
@@ -220,7 +221,7 @@ class Quality:
     buckets: tuple[tuple[str, str], ...]
     baselines: Mapping[str, str]
     ceilings: tuple[str, ...] = ()
-    tasks: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, str | None] = field(default_factory=dict)
     not_run: tuple[str, ...] = ()
     alone: tuple[str, str] | None = None
     rival: tuple[str, str] | None = None

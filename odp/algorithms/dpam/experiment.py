@@ -70,6 +70,7 @@ QUALITY = Quality(
     },
     ceilings=("als_ceiling",),
     tasks={
+        "user_mean": None,
         "dp_item_mean": f"rank=0, training=odp.DPAM(user_bias_ridge={NO_USER_BIAS:g})",
         "dp_item_user_bias": "rank=0, training=odp.DPAM()",
     },

@@ -162,7 +162,7 @@ RANKING_METHODS = (
         "ε, δ",
         True,
         _ranked(lambda task, split, seed: implicit.dp_popularity(task, split, seed=seed)),
-        lambda settings: implicit.QUALITY.tasks["dp_popularity"],
+        lambda settings: str(implicit.QUALITY.tasks["dp_popularity"]),
     ),
     Method(
         "DP-SGD on the item table",

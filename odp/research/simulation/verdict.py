@@ -130,8 +130,10 @@ def verdict(record: Mapping[str, Any]) -> Verdict:
     return Verdict("win", text, _judged(score, quality, best) + about)
 
 
-def runs_it(method: str, task: str) -> str:
-    """What a developer writes to train by a method; "" says that there is no such task."""
+def runs_it(method: str, task: str | None) -> str:
+    """What a developer writes to train by a method; "" says that there is no such task, None that it needs none."""
+    if task is None:
+        return f"A device needs no task for {method.partition(',')[0]}: it computes that alone."
     if not task:
         return f"No task runs {method} on devices."
     return f"On devices, {method} is the task of an odp.MatrixFactorization with {task}."

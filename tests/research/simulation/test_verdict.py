@@ -62,7 +62,7 @@ def ranking(value: float) -> dict[str, Any]:
         (record(1.0, standard_errors={"user_mean": 0.2, "dp_item_user_bias": 0.01}), "lose",
          "DP item mean + user bias wins", ""),
         (record(1.02, standard_errors={"dp_item_user_bias": 0.2, "user_mean": 0.001}), "lose",
-         "User mean, on the device wins with 1.000", ""),
+         "User mean, on the device wins with 1.000", "A device needs no task for user mean: it computes that alone."),
         (record(0.86, standard_errors={"dp_item_user_bias": None}), "win", "beats each", "`odp compare` runs them"),
         (record(1.05), "lose", "DP item mean + user bias wins with 0.950: this model has test RMSE 1.050", "not good"),
         (record(1.05), "lose", "", "On devices, DP item mean + user bias is the task of an odp.MatrixFactorization "
