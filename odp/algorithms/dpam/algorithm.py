@@ -67,7 +67,7 @@ class TaskAlgorithm(Factorization):
 
     def server(self, *, item_features: Float32Array | None = None) -> RecommenderServer:
         if self.definition.dpam.gradient_steps:
-            from odp.algorithms.dpam.gradient.server import GradientServer
+            from odp.algorithms.dpam.gradient_server import GradientServer
 
             return GradientServer(self.definition, item_features)
         from odp.algorithms.dpam.server import DpamServer

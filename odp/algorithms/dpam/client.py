@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from odp.algorithms.dpam import codec, userside
-from odp.algorithms.dpam.gradient import codec as gradient_codec, uncertainty, userside as gradient_userside
+from odp.algorithms.dpam import codec, gradient_codec, gradient_userside, uncertainty, userside
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FACTOR_COLUMNS, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.seam import LocalData, LocalRows, Query

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam import codec, userside
+from odp.algorithms.dpam import codec, gradient_codec, gradient_userside, uncertainty, userside
 from odp.algorithms.dpam.codec import Contributions
-from odp.algorithms.dpam.gradient import codec as gradient_codec, uncertainty, userside as gradient_userside
-from odp.algorithms.dpam.gradient.query import GradientSum
+from odp.algorithms.dpam.gradient_query import GradientSum
 from odp.algorithms.dpam.query import Accumulator, placed_in, query_of
 from odp.algorithms.dpam.terms import (
     BIAS_COLUMN,
@@ -369,8 +368,7 @@ class DpamPopulation:
         self, total: GradientSum, model: _GradientModel, block: _Block, round: int, seeds: npt.NDArray[np.uint64]
     ) -> None:
         """A block's gradients, in machine code."""
-        from odp.algorithms.dpam import kernels
-        from odp.algorithms.dpam.gradient import kernels as gradient_kernels
+        from odp.algorithms.dpam import gradient_kernels, kernels
 
         terms = self._terms
         parts = list(parallel.ranges(block.offsets, int(block.offsets[-1]) // self._threads + 1))
@@ -488,9 +486,9 @@ class _GradientModel:
     @classmethod
     def of(cls, terms: Terms, broadcast: ModelVersion) -> _GradientModel:
         table, unit = broadcast.keyed.rows.astype(np.float64), math.sqrt(terms.residual_variance)
-        known = uncertainty.read(terms, broadcast.dense)
-        covariances = known.of(table[:, COUNT_COLUMN])
-        trust = known.residual / (known.residual + covariances[:, 0, 0])
+        of_items = uncertainty.read(terms, broadcast.dense)
+        covariances = of_items.of(table[:, COUNT_COLUMN])
+        trust = of_items.residual / (of_items.residual + covariances[:, 0, 0])
         first, second = np.triu_indices(terms.learned - 1)
         factors = table[:, FACTOR_COLUMNS : FACTOR_COLUMNS + terms.rank] / unit
         return cls(
@@ -499,11 +497,11 @@ class _GradientModel:
                 terms.centre + table[:, BIAS_COLUMN],
                 trust,
                 trust[:, None] * covariances[:, 1 + first, 1 + second],
-                gradient_userside.ridges(terms, known.residual),
+                gradient_userside.ridges(terms, of_items.residual),
             ),
             (
                 unit,
-                known.residual,
+                of_items.residual,
                 terms.row_clip,
                 gradient_codec.clip(terms),
                 gradient_codec.curvature_unit(terms) * math.sqrt(terms.learned),

@@ -40,10 +40,9 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.declared import GaussianSum
-from odp.algorithms.dpam import codec
+from odp.algorithms.dpam import codec, gradient_codec
 from odp.algorithms.dpam.codec import Contributions
-from odp.algorithms.dpam.gradient import codec as gradient_codec
-from odp.algorithms.dpam.gradient.query import GradientQuery
+from odp.algorithms.dpam.gradient_query import GradientQuery
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS
 from odp.algorithms.factorization.query import (

@@ -87,7 +87,7 @@ class Terms(CommonTerms):
 
     @property
     def globals_width(self) -> int:
-        """Numbers of the dense table "globals": the ridges; and what ``gradient/uncertainty.py`` reads."""
+        """Numbers of the dense table "globals": the ridges; and what ``uncertainty.py`` reads."""
         return RIDGES + (1 + 3 * self.learned_pairs if self.gradient else 0)
 
     @property

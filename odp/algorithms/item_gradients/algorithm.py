@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class TaskAlgorithm(algorithm.TaskAlgorithm):
     """``odp.algorithms.capabilities.Recommender`` of tasks by gradients on ratings: DPAM's model, trained otherwise."""
 
+    dense = False
+
     @property
     def encoding(self) -> Encoding:
         return "float32"

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from own_rows import own_rows
 
+from odp.algorithms.dpam import gradient_codec as codec
 from odp.algorithms.dpam.config import DPAM
-from odp.algorithms.dpam.gradient import codec
-from odp.algorithms.dpam.gradient.codec import MOMENTS_CLIP, UNITS, Contributions
-from odp.algorithms.dpam.gradient.query import GradientQuery
-from odp.algorithms.dpam.gradient.uncertainty import Uncertainty, read
+from odp.algorithms.dpam.gradient_codec import MOMENTS_CLIP, UNITS, Contributions
+from odp.algorithms.dpam.gradient_query import GradientQuery
 from odp.algorithms.dpam.population import DpamPopulation
 from odp.algorithms.dpam.terms import GLOBALS_TABLE, ITEMS_TABLE, RIDGES, Terms
+from odp.algorithms.dpam.uncertainty import Uncertainty, read
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets.ratings import Ratings

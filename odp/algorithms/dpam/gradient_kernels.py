@@ -11,8 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from odp.algorithms.dpam.gradient.codec import MOMENTS_CLIP, UNITS
-from odp.algorithms.dpam.gradient.userside import MOST_RESIDUAL, MOST_SQUARE
+from odp.algorithms.dpam.gradient_codec import MOMENTS_CLIP, UNITS
+from odp.algorithms.dpam.gradient_userside import MOST_RESIDUAL, MOST_SQUARE
 from odp.algorithms.dpam.kernels import CONTRIBUTED, UNUSED
 from odp.algorithms.dpam.terms import DERIVED_FACTORS
 from odp.numerics import tiles
@@ -43,10 +43,10 @@ def add_gradients(
     height = tiles.even(width + 1)
     points, weights = tiles.columns_of(height), np.empty(tiles.CHUNK)
     system, normal = np.empty((height, height)), np.empty((width, width))
-    together, row, moment = np.empty(covariances.shape[1]), np.empty(factors), np.empty(len(moments))
+    covariance_sums, row, moment = np.empty(covariances.shape[1]), np.empty(factors), np.empty(len(moments))
     for user in range(len(offsets) - 1):
         system[:] = 0.0
-        together[:] = 0.0
+        covariance_sums[:] = 0.0
         filled, sent = 0, 0
         for entry in range(offsets[user], offsets[user + 1]):
             if use[entry] == UNUSED:
@@ -57,8 +57,8 @@ def add_gradients(
                 points[column, filled] = design[item, column]
             points[width, filled], weights[filled] = (values[entry] - base[item]) / unit, trust[item]
             filled += 1
-            for pair in range(len(together)):
-                together[pair] += covariances[item, pair]
+            for pair in range(len(covariance_sums)):
+                covariance_sums[pair] += covariances[item, pair]
             if filled == tiles.CHUNK:
                 tiles.add_outer(points, weights, system, filled)
                 filled = 0
@@ -71,7 +71,7 @@ def add_gradients(
         pair = 0
         for first in range(width - factors, width):
             for second in range(first, width):
-                normal[first, second] += together[pair]
+                normal[first, second] += covariance_sums[pair]
                 pair += 1
         for first in range(width):
             normal[first, first] += ridges[first]
@@ -99,13 +99,13 @@ def add_gradients(
             errors += error * error
             squares += error * error
             for factor in range(factors):
-                known = 0.0
+                correction = 0.0
                 for other in range(factors):
-                    known += (
+                    correction += (
                         covariance[width - factors + factor, width - factors + other]
                         * (design[item, width - factors + other])
                     )
-                number = error * row[factor] - known
+                number = error * row[factor] - correction
                 vectors[place, 1 + factor] = number
                 squares += number * number
             place += 1

@@ -225,11 +225,11 @@ class Items:
         """
         step, steps = progress
         curvature = moments.matrix(_LEAST_CURVATURE * prior)
-        kept = step / (_FORGETTING + step - 1.0) if step else 0.0
+        retained = step / (_FORGETTING + step - 1.0) if step else 0.0
         square = curvature @ curvature
-        information = kept * self.information + square
-        spread = kept**2 * self.spread + square
-        sums = kept * self.sums + gradients @ curvature / masses[:, None] + self.values @ square
+        information = retained * self.information + square
+        spread = retained**2 * self.spread + square
+        sums = retained * self.sums + gradients @ curvature / masses[:, None] + self.values @ square
         inverse = np.linalg.inv(information + _ROUNDING * np.eye(len(information)))
         measured = sums @ inverse
         noise = (scale * noise_std) ** 2 * inverse @ spread @ inverse

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.declared import GaussianSum
-from odp.algorithms.dpam.gradient import codec
-from odp.algorithms.dpam.gradient.codec import MOMENTS_CLIP, UNITS, Contributions
+from odp.algorithms.dpam import gradient_codec as codec
+from odp.algorithms.dpam.gradient_codec import MOMENTS_CLIP, UNITS, Contributions
 from odp.algorithms.dpam.terms import COUNTS_ROUND, Terms
 from odp.algorithms.factorization.codec import WEIGHT_UNITS
 from odp.algorithms.factorization.query import ContributionSum, FactorizationQuery, SortedSums, plain_release

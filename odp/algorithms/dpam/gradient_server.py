@@ -11,12 +11,11 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from odp.algorithms.dpam import features
-from odp.algorithms.dpam.gradient import codec, filtering
-from odp.algorithms.dpam.gradient.filtering import Items, Moments
-from odp.algorithms.dpam.gradient.query import GradientQuery
-from odp.algorithms.dpam.gradient.uncertainty import Uncertainty
+from odp.algorithms.dpam import features, gradient_codec as codec, gradient_filter as filtering
+from odp.algorithms.dpam.gradient_filter import Items, Moments
+from odp.algorithms.dpam.gradient_query import GradientQuery
 from odp.algorithms.dpam.terms import COUNTS_ROUND, DERIVED_FACTORS, GLOBALS_TABLE, ITEMS_TABLE, Terms
+from odp.algorithms.dpam.uncertainty import Uncertainty
 from odp.algorithms.factorization.popularity import popularity
 from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.factorization.terms import named_features

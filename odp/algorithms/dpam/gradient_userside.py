@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from odp.algorithms.dpam.gradient import codec
-from odp.algorithms.dpam.gradient.codec import Contributions
-from odp.algorithms.dpam.gradient.uncertainty import Uncertainty
+from odp.algorithms.dpam import gradient_codec as codec
+from odp.algorithms.dpam.gradient_codec import Contributions
 from odp.algorithms.dpam.terms import BIAS_COLUMN, COUNT_COLUMN, DERIVED_FACTORS, FACTOR_COLUMNS, Terms
+from odp.algorithms.dpam.uncertainty import Uncertainty
 from odp.algorithms.dpam.userside import Batch
 from odp.algorithms.factorization.codec import adaptive_weights, fit
 from odp.numerics.arrays import Float64Array
@@ -65,19 +65,19 @@ def solve(terms: Terms, batch: Batch, uncertainty: Uncertainty) -> Solved:
     design, residual = _design(terms, batch)
     released = uncertainty.residual
     trust: Float64Array = np.empty(batch.mask.shape)
-    together = np.zeros((len(design), terms.learned - 1, terms.learned - 1))
+    covariance_sums = np.zeros((len(design), terms.learned - 1, terms.learned - 1))
     for start in range(0, batch.mask.shape[1], _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         covariances = uncertainty.of(batch.rows[:, part, COUNT_COLUMN])
         trust[:, part] = np.where(batch.mask[:, part], released / (released + covariances[:, :, 0, 0]), 0.0)
-        together += np.einsum("nl,nlij->nij", trust[:, part], covariances[:, :, 1:, 1:])
+        covariance_sums += np.einsum("nl,nlij->nij", trust[:, part], covariances[:, :, 1:, 1:])
     weighted = (design * trust[:, :, None]).transpose(0, 2, 1)
     normal = weighted @ design
     learned = slice(1 + DERIVED_FACTORS, None)
-    normal[:, learned, learned] += together
+    normal[:, learned, learned] += covariance_sums
     diagonal = np.arange(1 + terms.rank)
     normal[:, diagonal, diagonal] += ridges(terms, released)
-    inverse: Float64Array = np.linalg.inv(normal)
+    inverse: Float64Array = np.asarray(np.linalg.inv(normal), dtype=np.float64)
     right = weighted @ residual[:, :, None]
     return Solved(row=(inverse @ right)[:, :, 0], covariance=released * inverse)
 
