@@ -20,7 +20,7 @@ def test_shares_add_up_to_one_and_epsilon_to_the_whole() -> None:
     algorithm = algorithm_for(task.definition())
     charges = [charges_of(algorithm.query(number)) for number in range(len(algorithm.planned_releases()))]
     spent = spending(charges, delta=1e-5)
-    assert [(entry.round, entry.name) for entry in spent[:3]] == [(0, "counts"), (1, "mass"), (1, "sums")]
+    assert [(entry.round, entry.name) for entry in spent[:3]] == [(0, "masses"), (0, "devices"), (1, "gradients")]
     assert math.fsum(entry.share for entry in spent) == pytest.approx(1.0)
     assert spent[0].share == pytest.approx(task.training.count_share)
     so_far = [entry.epsilon_so_far for entry in spent]

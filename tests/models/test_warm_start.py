@@ -152,11 +152,7 @@ def test_a_second_training_from_a_release_predicts_better_than_a_first() -> None
 
     cold = preset_task("auto", ratings, epsilon=4.0, delta=1e-6)
     first, start = error(cold, 1)
-    model = dataclasses.replace(cold.factorization, rank=12, start=start, item_keys=keys)
-    _, training = odp.DPAM.recommended(
-        epsilon=4.0, delta=1e-6, n_users=ratings.n_users, n_items=ratings.n_items, n_features=model.features.shape[1]
-    )
-    warm = dataclasses.replace(cold, model=model, training=training)
+    warm = dataclasses.replace(cold, model=dataclasses.replace(cold.factorization, start=start, item_keys=keys))
     second, _ = error(warm, 2)
     again, _ = error(cold, 2)
     assert second < min(first, again)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -108,8 +107,9 @@ class DpamClient(OwnItems):
         batch = self._batch(slices, rows)
         local = gradient_userside.solve(terms, batch, uncertainty.read(terms, slices.dense))
         payload = gradient_codec.encode(terms, round, gradient_userside.contributions(terms, batch, local))[0]
-        scale = np.concatenate(([math.sqrt(terms.residual_variance)], np.ones(terms.rank)))
-        return payload, (local.row[0] * scale).astype("<f8").tobytes()
+        # What predictions make of the same items, beside which errors of these are no matter.
+        predicting = userside.solve(terms, batch, userside.ridges(terms, slices.dense), rank=terms.rank)
+        return payload, np.concatenate((predicting.bias, predicting.row[0])).astype("<f8").tobytes()
 
     def beginning(self, mean: Float64Array) -> DpamClient:
         """A client whose predictions begin at a bias and a row, ``mean`` float64 [1 + rank]; see ``SidePrior``.

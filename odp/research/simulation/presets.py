@@ -40,8 +40,8 @@ _UNBOUND = 2000
 _EVENTS = 30
 #: Items per user of gradient steps, whose noise does not grow with them: 600 upload 13 to 23 KB a round.
 _GRADIENT_ITEMS = 600
-# Groups of features that rank and rounds are chosen for: those of the data set, and an earlier model.
-_SURE = ("features", "start")
+# The group of features that rank and rounds are chosen for. An earlier model says where items begin, at any step.
+_SURE = "features"
 
 
 def preset_task(
@@ -82,10 +82,10 @@ def preset_task(
     model = _model(ratings, features, start)
     groups = () if model.grouped_features is None else model.grouped_features.groups
     width = sum(size for _, size in groups)
-    sure = sum(size for name, size in groups if name in _SURE)
+    sure = sum(size for name, size in groups if name == _SURE)
     rank, training = DPAM.recommended(epsilon=epsilon, delta=delta, n_users=users, n_items=items, n_features=sure)
     if training.step == "gradient":
-        privacy = dataclasses.replace(privacy, max_items_per_user=min(_GRADIENT_ITEMS, items))
+        privacy = dataclasses.replace(privacy, max_items_per_user=min(_GRADIENT_ITEMS, ratings.n_items))
     elif not training.steps:
         rank = max(rank, min(DERIVED_FACTORS + width, MAX_RANK))
     if epsilon == math.inf:
