@@ -8,10 +8,10 @@ mark ``afresh``: of what a start itself does, and of the memory of a process.
 
 What a program is given is what ``Popen`` would have given it: arguments and variables, also as others see them in
 /proc, folder, streams and no other descriptor, process group, limits, umask, and the dispositions of signals of a new
-interpreter. It is a child of the
-process that asked, so that its process id, its exit status and every signal are its own. It is the grandchild of the
-template, whose child ends at once: the process that asked takes it over, as the reaper of its descendants, before it
-runs its first line. It then runs as ``python -m`` does, and its interpreter ends as any other.
+interpreter. It is a child of the process that asked, so that its process id, its exit status and every signal are its
+own: it begins as the grandchild of the template, whose child ends at once, and the process that asked takes it over, as
+the reaper of its descendants, before its first line runs. It then runs as ``python -m`` does, and its interpreter ends
+as any other.
 
 The template has one thread, which it checks at each fork, and has opened no connection and no database: gRPC, SQLite
 and BLAS begin in the program. Sources of randomness of Python and NumPy draw their state anew. What all programs of one
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import inspect
@@ -63,7 +64,7 @@ _IMPORTED = (
     "odp.trust.enclave.launcher", "odp.trust.enclave.guest_socket", "device_runtime.host.program",
     "cryptography.hazmat.backends.openssl.backend", "grpc._channel", "numpy.random", "pydantic",
 )  # fmt: skip
-#: Variables that imports read, or the interpreter does at its start, by what they begin with; but for two.
+#: Variables that imports read, or the interpreter does at its start, by what they begin with; but for three.
 _READ_EARLY = (
     "PYTHON", "LD_", "LANG", "LC_", "TZ", "OPENBLAS_", "OMP_", "MKL_", "NUMBA_", "MALLOC_", "GRPC_",
     "_TYPER_FORCE", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS",
@@ -138,9 +139,9 @@ class Template:
         if not isinstance(call["args"], (list, tuple)):
             return False
         command, environment = _program(call)
-        if tuple(command[:2]) != (sys.executable, "-P"):
+        if command[:2] != [sys.executable, "-P"]:
             return False
-        if not (command[2] == "-m" and command[3] in _PROGRAMS) and command[2] not in _SCRIPTS:
+        if not ((command[2:3] == ["-m"] and command[3] in _PROGRAMS) or {*command[2:3]} & {*_SCRIPTS}):
             return False
         if [argument for argument in command if argument.startswith(_CLOCK)] != self._clocks:
             return False
@@ -174,8 +175,9 @@ class Template:
 
 def _program(call: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
     """The command and the variables of the program, also where ``env`` is to start it."""
-    command, environment = list(call["args"]), dict(os.environ if call["env"] is None else call["env"])
-    if command[0] == "env":
+    command = [os.fsdecode(argument) for argument in call["args"]]
+    environment = dict(os.environ if call["env"] is None else call["env"])
+    if command[:1] == ["env"]:
         del command[0]
         while "=" in command[0]:
             name, _, environment[name] = command.pop(0).partition("=")
@@ -198,15 +200,12 @@ def _umask() -> int:
 def _reaping_descendants() -> Iterator[None]:
     """What loses its parent among the descendants of this process becomes its child."""
     libc = ctypes.CDLL(None, use_errno=True)
-    for on in (1, 0):
-        if libc.prctl(_REAP_DESCENDANTS, on, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "a process cannot take over its descendants")
-        if on:
-            try:
-                yield
-            finally:
-                libc.prctl(_REAP_DESCENDANTS, 0, 0, 0, 0)
-            return
+    if libc.prctl(_REAP_DESCENDANTS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "a process cannot take over its descendants")
+    try:
+        yield
+    finally:
+        libc.prctl(_REAP_DESCENDANTS, 0, 0, 0, 0)
 
 
 def _serve(control: socket.socket) -> dict[str, Any] | None:
@@ -240,15 +239,16 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
         control.sendall(answer)
 
 
+@functools.cache
 def _import_all() -> None:
-    if _IMPORTED[0] in sys.modules:
-        return
     import odp.cli
 
     commands = [f"odp.cli.{module.name}" for module in pkgutil.iter_modules(odp.cli.__path__)]
     for name in (*_IMPORTED, *commands):
-        if name not in _PROGRAMS:  # Python says something about a program that is a module already
-            importlib.import_module(name)
+        # Python says something about a program that is a module already; without an extra, each program says so itself.
+        with contextlib.suppress(ImportError):
+            if name not in _PROGRAMS:
+                importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
@@ -302,8 +302,8 @@ def _show(command: list[str], variables: list[str]) -> None:
     code, data, stack = [int(fields[26]), int(fields[27])], [int(fields[45]), int(fields[46])], int(fields[28])
     no_file = 0xFFFFFFFF << 32  # above the length of no auxiliary vector
     memory = (ctypes.c_uint64 * 13)(*code, *data, int(fields[47]), libc.sbrk(0), stack, *ends, 0, no_file)
-    if libc.prctl(_SET_MEMORY, _MEMORY_MAP, ctypes.byref(memory), ctypes.sizeof(memory), 0):
-        raise OSError(ctypes.get_errno(), "a process cannot show its arguments")
+    # A kernel that cannot restore processes refuses: then others see those of the template.
+    libc.prctl(_SET_MEMORY, _MEMORY_MAP, ctypes.byref(memory), ctypes.sizeof(memory), 0)
 
 
 def _own_template(control: socket.socket) -> dict[str, Any] | None:
