@@ -145,7 +145,13 @@ class Template:
             return False
         if [argument for argument in command if argument.startswith(_CLOCK)] != self._clocks:
             return False
-        usual = {"executable": None, "preexec_fn": None, "close_fds": True, "pass_fds": (), "shell": False}
+        usual: dict[str, object] = {
+            "executable": None,
+            "preexec_fn": None,
+            "close_fds": True,
+            "pass_fds": (),
+            "shell": False,
+        }
         usual |= {"restore_signals": True, "gid": None, "gids": None, "uid": None, "umask": -1, "process_group": -1}
         if any(call[name] != value for name, value in usual.items()):
             return False
@@ -229,7 +235,7 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
                 os._exit(0)
             os.close(release)
             os.read(reparented, 1)
-            given = pickle.loads(request)
+            given: dict[str, Any] = pickle.loads(request)
             _become(given, streams)
             return given
         os.waitpid(between, 0)
@@ -274,7 +280,7 @@ def _become(given: dict[str, Any], streams: list[int]) -> None:
         unbuffered = isinstance(old.buffer, io.RawIOBase)
         encoding, _, errors = os.environ.get("PYTHONIOENCODING", "").partition(":")
         binary = os.fdopen(own, f"{old.mode}b", 0 if unbuffered else -1, closefd=False)
-        getattr(binary, "raw", binary).name = old.name
+        getattr(binary, "raw", binary).name = old.name  # type: ignore[misc]
         opened = io.TextIOWrapper(
             binary, encoding=encoding or old.encoding, errors=(name != "stderr" and errors) or old.errors,
             newline="\n",
@@ -337,7 +343,7 @@ def _run(given: dict[str, Any]) -> None:
 def main() -> None:
     for clock in sys.argv[2:]:
         sys.path.append(str(Path(_CRASH).parent))
-        import shifted_clock
+        import shifted_clock  # type: ignore[import-not-found]
 
         shifted_clock.install(Path(clock))
         sys.path.pop()
