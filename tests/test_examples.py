@@ -300,7 +300,7 @@ def test_the_python_block_of_the_evaluation_page_measures_what_it_says(tmp_path:
 
 def test_the_first_page_quotes_the_error_of_a_misspelt_key() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        odp.DPAM(step=3)  # type: ignore[call-arg]
+        odp.DPAM(stps=3)  # type: ignore[call-arg]
     message, _, _ = str(caught.value).partition("; valid keys:")
     assert f"`{message}`" in " ".join((ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8").split())
 
