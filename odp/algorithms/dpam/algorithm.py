@@ -80,12 +80,9 @@ class TaskAlgorithm(Factorization):
         return DpamClient(self.definition)
 
     def query(self, round: int) -> Query:
-        from odp.algorithms.dpam.query import query_of
-        from odp.algorithms.factorization.whole_vectors import whole_vector
+        from odp.algorithms.dpam.query import declared_query
 
-        query = query_of(self.terms(), round)
-        vector = whole_vector(query, self.definition)
-        return query if vector is None else vector.query
+        return declared_query(self.definition, self.terms(), round)
 
     def population(self) -> RecommenderPopulation:
         from odp.algorithms.dpam.population import DpamPopulation

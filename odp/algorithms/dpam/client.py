@@ -66,8 +66,10 @@ class DpamClient(OwnItems):
         rows = self._in_order(data, round=round, seed=seed)
         payload, local = (self._gradients if self._terms.gradient else self._gramians)(slices, rows, round=round)
         if (masked := self._masked(round)) is not None:
+            from odp.algorithms.factorization import laid_out
+
             query, vector = masked
-            payload = vector.payload(query, payload, round=round, seed=seed)
+            payload = laid_out.payload(vector, query, payload, round=round, seed=seed)
         return payload, local
 
     def _masked(self, round: int) -> tuple[Query, WholeVector] | None:

@@ -206,8 +206,8 @@ class DPAM:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
         The step and the rank follow from the signal of an average item, ``n_users * mu / n_items``: two factors that
-        follow from biases and counts alone below .2, and above it gradient steps, which learn 8 further factors below
-        4, 12 below 40 and 16 above.
+        follow from biases and counts alone below .2, and above it gradient steps, which learn 2 further factors below
+        .7, 8 below 4, 12 below 40 and 16 above.
         Without privacy (epsilon infinite), set ``max_items_per_user`` and ``slices_per_device`` to values that do not
         bind.
 
@@ -229,8 +229,10 @@ class DPAM:
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
         if strength < _LEAST_STRENGTH:
             return DERIVED_FACTORS, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
-        learned = 8 if strength < 4.0 else 12 if strength < 40.0 else 16
-        masses = 0.2 if strength < 0.7 else 0.1
+        if strength < 0.7:  # of a few items' noise, the prior would make strong tastes
+            learned, masses = 2, 0.2
+        else:
+            learned, masses = 8 if strength < 4.0 else 12 if strength < 40.0 else 16, 0.1
         training = cls(step="gradient", count_share=masses, gram_share=0.05, user_ridge=0.8)
         return DERIVED_FACTORS + learned, training
 

@@ -16,6 +16,7 @@ from odp.algorithms.dpam.gradient_filter import Items, Moments
 from odp.algorithms.dpam.gradient_query import GradientQuery
 from odp.algorithms.dpam.terms import COUNTS_ROUND, DERIVED_FACTORS, GLOBALS_TABLE, ITEMS_TABLE, Terms
 from odp.algorithms.dpam.uncertainty import Uncertainty
+from odp.algorithms.factorization.laid_out import tensors
 from odp.algorithms.factorization.popularity import popularity
 from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.factorization.terms import named_features
@@ -126,7 +127,7 @@ class GradientServer:
         if release.round != current.round or current.round >= self.rounds:
             raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
         if (vector := whole_vector(GradientQuery(self._terms, release.round), self._definition)) is not None:
-            release = vector.tensors(release)
+            release = tensors(vector, release)
         after = self._after_masses if current.round == COUNTS_ROUND else self._after_gradients
         with parallel.one_blas_thread():
             try:

@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odp.algorithms.declared import GaussianSum
-from odp.algorithms.dpam import codec, gradient_codec
+from odp.algorithms.dpam import codec
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.gradient_query import GradientQuery
 from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, FIRST_FACTOR_ROUND, Terms
@@ -55,9 +55,11 @@ from odp.algorithms.factorization.query import (
     packed_release,
     plain_release,
 )
-from odp.algorithms.factorization.whole_vectors import Placed, placed_items, placed_vectors
+from odp.algorithms.factorization.whole_vectors import whole_vector
+from odp.algorithms.seam import Query
 from odp.numerics import parallel
 from odp.numerics.arrays import Int64Array
+from odp.v1 import common_pb2
 
 _LEAST_SORTED = 2**16  # entries per piece of work of one thread
 
@@ -261,18 +263,11 @@ def query_of(terms: Terms, round: int) -> DpamQuery | GradientQuery:
     return GradientQuery(terms, round) if terms.gradient else DpamQuery(terms, round)
 
 
-def placed_in(terms: Terms, round: int, contributions: Contributions | gradient_codec.Contributions) -> list[Placed]:
-    """What each user has in each release of a round without Gram matrices, in their order: integers of the sums."""
-    items, weights = contributions.items, contributions.weights
-    if isinstance(contributions, gradient_codec.Contributions):
-        if round != COUNTS_ROUND:
-            gradients = placed_items(items, contributions.gradients, terms.learned)
-            return [gradients, placed_vectors(contributions.moments)]
-        devices = (weights > 0).any(axis=1, keepdims=True).astype(np.int64) * gradient_codec.DEVICE_UNITS
-        return [placed_items(items, weights), placed_vectors(np.asarray(devices))]
-    if round == COUNTS_ROUND:
-        return [placed_items(items, weights * count_units(terms))]
-    return [placed_items(items, weights), placed_items(items, weights * contributions.targets)]
+def declared_query(definition: common_pb2.TaskDefinition, terms: Terms, round: int) -> Query:
+    """What a round declares: of contributions that an enclave opens, or of whole vectors under masks."""
+    query = query_of(terms, round)
+    vector = whole_vector(query, definition)
+    return query if vector is None else vector.query
 
 
 def declared_releases(terms: Terms, round: int) -> tuple[GaussianSum, ...]:

@@ -23,6 +23,7 @@ from odp.algorithms.dpam.terms import (
     ITEMS_TABLE,
     Terms,
 )
+from odp.algorithms.factorization.laid_out import tensors
 from odp.algorithms.factorization.popularity import Popularity, popularity
 from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.factorization.terms import named_features
@@ -137,7 +138,7 @@ class DpamServer:
         if release.round != current.round or current.round >= self.rounds:
             raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
         if (vector := whole_vector(DpamQuery(self._terms, release.round), self._definition)) is not None:
-            release = vector.tensors(release)
+            release = tensors(vector, release)
         # BLAS's own threads, once awake, would take processors from those of the blocks here and of the users' solves.
         with parallel.one_blas_thread():
             try:

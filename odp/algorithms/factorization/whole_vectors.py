@@ -14,18 +14,13 @@ which costs accuracy and nobody's privacy (N14 of the threat model).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from odp.algorithms.declared import GaussianSum
-from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS, Entries, Grid, encode, quantise
+from odp.algorithms.dense.grid import MAX_CONTRIBUTIONS, Grid
 from odp.algorithms.dense.query import DenseQuery
-from odp.algorithms.seam import NoisyTensors, Query
+from odp.algorithms.seam import Query
 from odp.errors import ConfigurationError
-from odp.numerics.arrays import Float64Array, Int64Array
 from odp.protocol.aggregation import mode_of, noise_sharers
 from odp.v1 import common_pb2
 
@@ -33,15 +28,6 @@ RELEASE = "vector"
 #: Numbers of one vector: 16 MiB of upload.
 MOST_NUMBERS = 2**22
 _ROOM = 2  # contributions that a round takes over its goal, where an enclave adds the noise
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Integers of many users in a release: ``users``, flat ``places`` and ``integers``, int64 [entries] each."""
-
-    users: Int64Array
-    places: Int64Array
-    integers: Int64Array
 
 
 @dataclass(frozen=True)
@@ -84,70 +70,7 @@ class WholeVector:
         """What the round declares."""
         return DenseQuery(RELEASE, self.grid)
 
-    def payload(self, query: Query, payload: bytes, *, round: int, seed: int) -> bytes:
-        """A device's vector, of the payload that an enclave would open."""
-        total = query.new_sum(oblivious=True)
-        total.add([payload])
-        placed = []
-        for number, release in enumerate(self.releases):
-            integers = total.totals()[release.name].reshape(-1)
-            places = np.flatnonzero(integers)
-            placed.append((number, Placed(np.zeros_like(places), places, integers[places])))
-        steps = quantise(self.grid, self._entries(placed), round=round, seeds=np.array([seed], dtype=np.uint64))
-        return encode(self.grid, steps)
-
-    def add(
-        self, total: Int64Array, placed: Iterable[tuple[int, Placed]], *, round: int, seeds: npt.NDArray[np.uint64]
-    ) -> None:
-        """Adds the vectors of users, of what each has in each release by number, to ``total`` int64 [size]."""
-        steps = quantise(self.grid, self._entries(placed), round=round, seeds=seeds)
-        np.add.at(total, steps.place, steps.value)
-
-    def tensors(self, release: NoisyTensors) -> NoisyTensors:
-        """A noisy sum of vectors as the releases that it stands for.
-
-        Raises:
-          ConfigurationError: the release is another one.
-        """
-        vector = release.tensors.get(RELEASE)
-        if vector is None or vector.shape != (self.grid.size,):
-            raise ConfigurationError(
-                f"Expected release {RELEASE!r} of {self.grid.size} numbers in round {release.round}"
-            )
-        parts = np.split(vector, self._starts[1:])
-        tensors = {
-            declared.name: part.reshape(declared.shape) * declared.column_std
-            for declared, part in zip(self.releases, parts, strict=True)
-        }
-        return NoisyTensors(release.round, tensors, release.contributions)
-
-    @property
-    def _starts(self) -> Int64Array:
-        return np.cumsum([0, *(release.coordinates for release in self.releases[:-1])])
-
-    def _entries(self, placed: Iterable[tuple[int, Placed]]) -> Entries:
-        parts, starts = [], self._starts
-        for number, part in placed:
-            release = self.releases[number]
-            scale: Float64Array = release.step / release.column_std
-            parts.append((part.users, starts[number] + part.places, part.integers * scale[part.places % len(scale)]))
-        users, places, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return Entries(users, places, values)
-
 
 def whole_vector(query: Query, definition: common_pb2.TaskDefinition) -> WholeVector | None:
     """The vector of the round of ``query``; None where an enclave opens contributions. Raises as ``WholeVector.of``."""
     return WholeVector.of(query, definition) if mode_of(definition.cohort).dense_only else None
-
-
-def placed_items(items: Int64Array, values: npt.NDArray[np.integer], width: int = 1) -> Placed:
-    """What users [n] have of their places' items [n, K]: integers [n, K] or [n, K, width], without those that are 0."""
-    numbers = values.reshape(*items.shape, width)
-    user, place, column = np.nonzero(numbers)
-    return Placed(user, items[user, place] * width + column, numbers[user, place, column].astype(np.int64))
-
-
-def placed_vectors(values: npt.NDArray[np.integer]) -> Placed:
-    """What users have of a vector, integers [n, size]."""
-    user, place = np.nonzero(values)
-    return Placed(user, place, values[user, place].astype(np.int64))

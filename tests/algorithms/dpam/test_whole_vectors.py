@@ -14,6 +14,7 @@ from odp.algorithms.dense.grid import NUMBER
 from odp.algorithms.dpam.query import query_of
 from odp.algorithms.dpam.terms import Terms
 from odp.algorithms.factorization import whole_vectors
+from odp.algorithms.factorization.laid_out import tensors
 from odp.algorithms.factorization.whole_vectors import RELEASE, whole_vector
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
@@ -82,7 +83,7 @@ def test_devices_and_simulation_send_the_same_integers_which_stand_for_the_encla
         for part in opened.releases:
             rounding = USERS * vector.grid.step * np.broadcast_to(part.column_std, part.shape)
             exact = sums[part.name].reshape(part.shape) * part.step
-            assert (np.abs(vector.tensors(release).tensors[part.name] - exact) <= rounding * (1 + 1e-9)).all()
+            assert (np.abs(tensors(vector, release).tensors[part.name] - exact) <= rounding * (1 + 1e-9)).all()
         state = server.step(state, release)
 
 

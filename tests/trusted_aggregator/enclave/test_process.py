@@ -280,8 +280,8 @@ def image():
 
 #: Modules of these names are what parties outside of enclaves run, in each package of algorithms and models.
 OUTSIDE = {
-    "bins", "client", "diagnostics", "item_files", "population", "public_matrix", "report", "results", "server", "task",
-    "training", "userside", "warm_start",
+    "bins", "client", "diagnostics", "gradient_server", "item_files", "population", "public_matrix", "report",
+    "results", "server", "task", "training", "userside", "warm_start",
 }  # fmt: skip
 
 
