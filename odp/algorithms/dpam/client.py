@@ -48,8 +48,8 @@ class DpamClient(OwnItems):
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
-        if (masked := self._masked(round)) is not None:
-            return bytes(masked[1].grid.payload_bytes)
+        if (parts := self._vector(round)) is not None:
+            return bytes(parts[1].grid.payload_bytes)
         if self._terms.gradient:
             return gradient_codec.empty_payload(self._terms, round)
         return codec.empty_payload(self._terms, round)
@@ -65,14 +65,14 @@ class DpamClient(OwnItems):
         """
         rows = self._in_order(data, round=round, seed=seed)
         payload, local = (self._gradients if self._terms.gradient else self._gramians)(slices, rows, round=round)
-        if (masked := self._masked(round)) is not None:
+        if (parts := self._vector(round)) is not None:
             from odp.algorithms.factorization import laid_out
 
-            query, vector = masked
+            query, vector = parts
             payload = laid_out.payload(vector, query, payload, round=round, seed=seed)
         return payload, local
 
-    def _masked(self, round: int) -> tuple[Query, WholeVector] | None:
+    def _vector(self, round: int) -> tuple[Query, WholeVector] | None:
         """(what an enclave would sum, the vector that stands for it); None where an enclave opens contributions."""
         if not mode_of(self._definition.cohort).dense_only:
             return None

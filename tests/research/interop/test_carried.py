@@ -79,7 +79,17 @@ def test_r356_every_training_is_carried_over_or_refused() -> None:
         "rounds", "clip", "clip_quantile", "clip_rate", "server", "server_rate", "server_momentum", "second_moment",
         "adaptivity", "noise_schedule", "cohort_schedule", "noise_multiplier", "diagnostics", "divisor", "upload_bits",
     }  # fmt: skip
-    assert carried - shared == {"rate", "epochs", "batch", "most_examples", "proximal", "reconstruction"}
+    of_items = {"unobserved_weight"}  # refused where the model is none of items, and such a task is not carried over
+    assert carried - shared - of_items == {"rate", "epochs", "batch", "most_examples", "proximal", "reconstruction"}
+    with pytest.raises(ConfigurationError):
+        carried_terms(_of_items(), noise=True)
+
+
+def _of_items() -> odp.Task:
+    return odp.Task(
+        name="items", model=odp.MatrixFactorization(items=9, rank=2), data=odp.ImplicitData(),
+        privacy=odp.UserLevelDP(epsilon=4.0, delta=1e-6, max_items_per_user=3), training=odp.DPSGD(rounds=2),
+    )  # fmt: skip
 
 
 def _fields(training: type[FederatedTraining]) -> set[str]:
