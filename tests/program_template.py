@@ -83,6 +83,13 @@ _execute_child = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _parameters = inspect.signature(_execute_child)
 
 
+def _is_ignored(number: int) -> bool:
+    """Whether this process ignores a signal, and a program that it starts: libraries change it beside Python."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (mask,) = (line.split()[1] for line in lines if line.startswith("SigIgn:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 class Template:
     """The process that forks programs, as another one knows it, whose children these become."""
 
@@ -165,7 +172,7 @@ class Template:
             "environment": environment,
             "folder": str(Path(call["cwd"] or ".").absolute()),
             "session": call["start_new_session"],
-            "interrupted": signal.getsignal(signal.SIGINT) is not signal.SIG_IGN,
+            "interrupted": not _is_ignored(signal.SIGINT),
             "limits": [resource.getrlimit(limit) for limit in _LIMITS],
             "umask": _umask(),
         })  # fmt: skip

@@ -98,7 +98,7 @@ def test_a_signature_of_another_key_or_for_another_purpose_is_refused() -> None:
         (lambda d: setattr(d.dpam, "count_noise_std", 0.0), "count_noise"),
         (lambda d: setattr(d.dpam, "slices_per_device", 1), "slices_per_device=1"),
         (lambda d: setattr(d, "developer_key", b"short"), "developer_key to be 32 bytes, got 5"),
-        (lambda task: task.cohort.__setattr__("aggregation", 1), "aggregation='masked' with dense"),
+        (lambda task: task.cohort.__setattr__("aggregation", 1), "steps=0 with aggregation='masked'"),
         (lambda task: task.cohort.__setattr__("aggregation", 7), "cohort.aggregation=7"),
     ],
 )
