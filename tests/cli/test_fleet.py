@@ -19,6 +19,9 @@ from device_runtime import State, Store, store_path
 from odp.cli.main import main
 from odp.trust.enclave.reference_values import ReferenceValues
 
+# One model to the byte is the promise: nothing of a fleet's hosts may come from one process.
+pytestmark = pytest.mark.afresh
+
 DEVICES, ROUNDS = 60, 3
 SCENARIO = f"""
 [data]
