@@ -21,7 +21,7 @@ from odp.v1.aggregator_enclave_pb2 import AggregatorEnclaveReply, AggregatorEncl
 from odp.v1.attestation_pb2 import GetEvidenceResponse
 from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, Sealed, Submit
+from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, SealedContribution
 from trusted_aggregator.enclave.core import AggregatorCore
 from trusted_aggregator.enclave.leaf_core import LeafCore
 from trusted_aggregator.enclave.process import leaf_routes, routes
@@ -100,13 +100,13 @@ class EnclaveCalls:
         return key if key.hpke_key else None
 
     def submit(self, task_sha256: bytes, round: int, sealed: bytes, *, host_sha256: bytes = b"") -> Refusal | None:
-        (refused,) = self.submit_batch([Submit(task_sha256, round, sealed, host_sha256)])
+        (refused,) = self.submit_batch([SealedContribution(task_sha256, round, sealed, host_sha256)])
         return None if refused is None else refused.refusal
 
-    def submit_batch(self, submits: Sequence[Sealed]) -> list[Refused | None]:
+    def submit_batch(self, submits: Sequence[SealedContribution]) -> list[Refused | None]:
         return self.calls.submit_batch(submits)
 
-    def sign_refusal(self, contribution: Sealed) -> Refused:
+    def sign_refusal(self, contribution: SealedContribution) -> Refused:
         return self.calls.sign_refusal(contribution)
 
     def sealed_bytes(self, task_sha256: bytes, round: int) -> int | Refusal:

@@ -14,6 +14,7 @@ from odp.errors import Refusal
 from odp.trust.enclave.identity import EnclaveIdentity
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, attestation_pb2, leaf_pb2
+from trusted_aggregator.boundary import wire
 from trusted_aggregator.enclave.leaf_core import LeafCore
 
 _conftest: Any = conftest_of("trusted_aggregator")
@@ -49,7 +50,7 @@ class LeafWorld:
         request = aggregator_pb2.SubmitRequest(
             task_sha256=self.tree.task_sha256, round=round, sealed_contribution=sealed
         )
-        (answer,) = self.core.submit_batch([request])
+        (answer,) = self.core.submit_batch([wire.sealed_of(request)])
         if answer is None:
             self.rows.setdefault(round, []).append(sealed)
             return None

@@ -32,7 +32,7 @@ from odp.refusing import refusing
 
 
 @dataclass(frozen=True)
-class Contribution:
+class ComputedPayload:
     """The payload of a round, and new local parameters; without these it is the empty contribution."""
 
     payload: bytes = field(repr=False)
@@ -163,24 +163,24 @@ class Contributing:
         self._usable = keys is not None
         return NO_KEYS if keys is None else keys
 
-    def contribution(self, slices: Slices | None) -> Contribution:
+    def contribution(self, slices: Slices | None) -> ComputedPayload:
         """The contribution, at a fixed time: what is made of it until ``leave`` leaves with it. Raises as ``keys``."""
         self._take_place()
         window = self._window = self._fixed_times.computing(self._terms)
 
-        def computed() -> Contribution:
+        def computed() -> ComputedPayload:
             if not self._usable:
                 raise ValueError("the rows could not be read")
             payload, local = self._computer.contribution(slices, window)
             self._check(payload)
-            return Contribution(payload, local)
+            return ComputedPayload(payload, local)
 
         try:
             with self._lent(window.seconds_left):
                 contribution = window.compute(computed)
         finally:
             self._end()
-        return Contribution(self._empty, None) if contribution is None else contribution
+        return ComputedPayload(self._empty, None) if contribution is None else contribution
 
     def leave(self) -> None:
         """Returns when the contribution may leave the device."""

@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from device_runtime.network.services import Traffic
-from device_runtime.round.contribution import Contribution
+from device_runtime.round.contribution import ComputedPayload
 from device_runtime.round.participation import Outcome, Participant
 from device_runtime.store.database import Database
 from device_runtime.store.schema import Participation, State
@@ -146,7 +146,7 @@ class Seat:
         self._stepping = threading.Lock()
         self._name = wire.SecAggClient()
         self._policy_sha256, self._image_digest, self._record = b"", "", b""
-        self._made: Contribution | None = None
+        self._made: ComputedPayload | None = None
         # SHA-256 of the last answer, and the message that it was answered with.
         self._answered, self._said = b"", wire.StepRequest()
         #: Whether its part of an order, and whether a masked vector, may have left.
@@ -295,7 +295,7 @@ class Seat:
         self.sent = True
         return masked
 
-    def _vector(self, made: Contribution) -> Int64Array:
+    def _vector(self, made: ComputedPayload) -> Int64Array:
         """The device's integers with its share of the noise."""
         vector = np.frombuffer(made.payload, dtype="<i4").astype(np.int64)
         return vector + draw_share(self._session.work.definition, self._session.query, self._noise)

@@ -39,10 +39,9 @@ from odp.trust.log.witness import Witness
 from odp.v1 import common_pb2, enrolment_pb2
 from server.storage import NewVersion, TaskRecord
 from server.storage.sqlite import open_sqlite
-from trusted_aggregator.boundary.interface import Submit
+from trusted_aggregator.boundary.interface import SealedContribution
 from trusted_aggregator.host.large_files import LARGE_BYTES
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
-from trusted_aggregator.host.storage import Contribution
 
 SECONDS = 30.0
 KEY = NoteKey.generate("example.com/log")
@@ -89,7 +88,7 @@ class Aggregator:
         place = world.round_keys.get((world.task_sha256, 0), b""), device
         if place not in self.sealed:
             self.sealed[place] = world.sealed(device)
-        submit = Submit(world.task_sha256, 0, self.sealed[place])
+        submit = SealedContribution(world.task_sha256, 0, self.sealed[place])
         refused = host.service._ingest.submit(submit).result(SECONDS)
         if refused is not None and refused.refusal is not Refusal.ALREADY_CONTRIBUTED:
             raise ContributionRefused(refused.refusal)
@@ -135,20 +134,20 @@ class Contributions:
         self.state = StateFolder.open(folder / "state", "aggregator")
         self.storage = SqliteStorage(self.state)
         self.given = [
-            Contribution(ID, 0, b"small"), Contribution(ID, 0, bytes(LARGE_BYTES + 1)),
-            Contribution(ID, 0, b"c" + hashlib.sha256(bytes(LARGE_BYTES + 2)).digest(), bytes(LARGE_BYTES + 2)),
-            Contribution(ID, 1, b"of the next round"),
+            SealedContribution(ID, 0, b"small"), SealedContribution(ID, 0, bytes(LARGE_BYTES + 1)),
+            SealedContribution(ID, 0, b"c", hashlib.sha256(bytes(LARGE_BYTES + 2)).digest(), bytes(LARGE_BYTES + 2)),
+            SealedContribution(ID, 1, b"of the next round"),
         ]  # fmt: skip
         self.steps: list[Step] = [functools.partial(self._add, one) for one in self.given]
 
-    def _add(self, one: Contribution) -> None:
+    def _add(self, one: SealedContribution) -> None:
         self.storage.add([one])
 
     def check(self, folder: Path, done: int) -> None:
         with StateFolder.open(folder / "state", "aggregator") as state:
             storage = SqliteStorage(state)
             for round in (0, 1):
-                expected = [one.ciphertext for one in self.given[:done] if one.round == round]
+                expected = [one.stored for one in self.given[:done] if one.round == round]
                 assert list(storage.contributions(ID, round))[: len(expected)] == expected
             storage.close()
 

@@ -107,7 +107,7 @@ BUGS = (
         TRANSCRIPTS,
         f"{TRANSCRIPTS}::test_r183_an_unforeseen_error_of_an_algorithm_ends_in_an_upload_like_any_other",
         "device_runtime/round/contribution.py",
-        "        return Contribution(self._empty, None) if contribution is None else contribution\n",
+        "        return ComputedPayload(self._empty, None) if contribution is None else contribution\n",
         '        if contribution is None:\n            raise ServiceError("nothing to contribute")\n'
         "        return contribution\n",
     ),

@@ -15,8 +15,8 @@ from aggregator_host import StoredHost
 from odp._system.files.state_folder import StateFolder
 from odp.errors import StateError
 from odp.v1 import aggregator_pb2, population_pb2
+from trusted_aggregator.boundary.interface import SealedContribution
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
-from trusted_aggregator.host.storage import Contribution
 
 TASK = bytes(32)
 
@@ -47,8 +47,8 @@ def test_r241_erased_contributions_do_not_stay_in_the_log_behind_a_reader(tmp_pa
     secret = os.urandom(32)
     with StateFolder.open(tmp_path / "state", "aggregator") as state:
         storage = SqliteStorage(state)
-        storage.add([Contribution(TASK, 0, secret)])
-        storage.add([Contribution(TASK, 1, b"stays")])
+        storage.add([SealedContribution(TASK, 0, secret)])
+        storage.add([SealedContribution(TASK, 1, b"stays")])
         with reading(state.path("contributions.db")):
             storage.erase(TASK, 0)
             for _ in range(2):

@@ -17,6 +17,7 @@ from odp.crypto import SigningKey, domains
 from odp.crypto.refusals import refusal_holds
 from odp.errors import Refusal
 from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.interface import Refused
 from trusted_aggregator.enclave import refusing
 
@@ -28,7 +29,7 @@ def ask(world: Any, sealed: bytes, round: int = 0, *, masked_sha256: bytes = b""
     request = aggregator_pb2.SubmitRequest(
         task_sha256=world.task_sha256, round=round, sealed_contribution=sealed, masked_sha256=masked_sha256
     )
-    (answer,) = world.core.submit_batch([request])
+    (answer,) = world.core.submit_batch([wire.sealed_of(request)])
     return answer
 
 
@@ -175,6 +176,6 @@ def test_r177_the_host_can_ask_for_a_refusal_with_the_first_bytes_alone(small: A
     small.fill(range(3))
     small.close()
     request = aggregator_pb2.SubmitRequest(task_sha256=small.task_sha256, round=0, sealed_contribution=late[:80])
-    assert believed(small, small.core.sign_refusal(request), late, key)
+    assert believed(small, small.core.sign_refusal(wire.sealed_of(request)), late, key)
     other = domains.refusal(small.task_sha256, 0, Refusal.ROUND_CLOSED.value, key, bytes(32), b"")
     assert len(other) == 32 + 4 + 1 + 3 * 32

@@ -21,7 +21,8 @@ from odp.trust.enclave.platform import EmulatedPlatform
 from odp.trust.enclave.slots import EmulatedSlots
 from odp.v1 import aggregator_pb2
 from tests.hand_overs import NEW, OLD, OTHER, Endorsers, Upgrade, upgradable
-from trusted_aggregator.boundary.interface import Refused, Status
+from trusted_aggregator.boundary import wire
+from trusted_aggregator.boundary.interface import Refused, SealedContribution, Status
 from trusted_aggregator.enclave.streams import _slot
 
 Make = Callable[..., Any]
@@ -84,7 +85,7 @@ def _late(world: Any, round: int) -> tuple[aggregator_pb2.SubmitRequest, bytes]:
 
 def _is_signed(core: InProcess, world: Any, request: aggregator_pb2.SubmitRequest, key: bytes) -> bool:
     """Whether the refusal of a late contribution frees its device of the charge."""
-    refused = core.sign_refusal(request)
+    refused = core.sign_refusal(wire.sealed_of(request))
     return refusal_holds(
         refused.signature, refused.refusal, signing_key=core.state.identity.signing.public,
         task_sha256=world.task_sha256, round=request.round, hpke_key=key, sealed=request.sealed_contribution,
@@ -247,13 +248,7 @@ def test_r373_a_stream_goes_on_where_it_was_and_admits_nobody_sooner(make: Make)
     world.rows.clear()
     world.open(round)
     too_soon = _devices(world, round - 1)[0]
-    answers = world.core.submit_batch(
-        [
-            aggregator_pb2.SubmitRequest(
-                task_sha256=world.task_sha256, round=round, sealed_contribution=world.sealed(too_soon, round)
-            )
-        ]
-    )
+    answers = world.core.submit_batch([SealedContribution(world.task_sha256, round, world.sealed(too_soon, round))])
     assert isinstance(answers[0], Refused)
     assert answers[0].refusal is Refusal.NOT_DUE
     world.fill(_devices(world, round), round)

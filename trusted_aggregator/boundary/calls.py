@@ -46,7 +46,7 @@ from odp.v1.hand_over_pb2 import HandOverPackage, HandOverRequest
 from odp.v1.leaf_pb2 import AskLeafNonce, CheckClose, ClosedPart, DelegateRound, Delegation, GivePart, TakePart, Told
 from odp.v1.population_pb2 import SignedCharter
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Refused, RoundState, Sealed
+from trusted_aggregator.boundary.interface import Refused, RoundState, SealedContribution
 
 
 class AggregatorCalls(Calls):
@@ -96,11 +96,11 @@ class AggregatorCalls(Calls):
         """Fresh evidence over a caller's nonce."""
         return self.evidence(GetEvidenceRequest(nonce=nonce))
 
-    def submit_batch(self, submits: Sequence[Sealed]) -> list[Refused | None]:
+    def submit_batch(self, contributions: Sequence[SealedContribution]) -> list[Refused | None]:
         """Counts sealed contributions, each once, in order; None means accepted, and to be stored."""
-        return wire.submitted_of(self.caller.call(wire.submit(submits)).submitted, len(submits))
+        return wire.submitted_of(self.caller.call(wire.submit(contributions)).submitted, len(contributions))
 
-    def sign_refusal(self, contribution: Sealed) -> Refused:
+    def sign_refusal(self, contribution: SealedContribution) -> Refused:
         """The refusal of a contribution to a round that takes none; nothing is kept."""
         answer = wire.submitted_of(self.caller.call(wire.sign_refusal(contribution)).submitted, 1)[0]
         if answer is None:

@@ -37,19 +37,27 @@ class Refused(NamedTuple):
     signature: bytes = b""
 
 
-class Submit(NamedTuple):
-    """A sealed contribution on its way to the enclave. ``host_sha256`` is of the part that stays with the host.
+class SealedContribution(NamedTuple):
+    """A contribution on its way from the host's listener to the enclave and to the store.
 
-    A ``SubmitRequest`` says the same, but copies the contribution at each access, and those may be long.
+    A ``SubmitRequest`` says the same, but copies ``sealed`` at each access, and that may be long.
+
+    Attributes:
+        sealed: what the enclave opens.
+        host_sha256: SHA-256 of ``host_part``; empty if there is none.
+        host_part: what is stored beside it, and never goes to the enclave.
     """
 
     task_sha256: bytes
     round: int
-    sealed_contribution: bytes
+    sealed: bytes
     host_sha256: bytes = b""
+    host_part: bytes | None = None
 
-
-Sealed = Submit | aggregator_pb2.SubmitRequest
+    @property
+    def stored(self) -> bytes:
+        """What the host stores, and brings back after a restart."""
+        return self.sealed + self.host_sha256
 
 
 @dataclass(frozen=True)

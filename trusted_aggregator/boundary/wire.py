@@ -1,6 +1,6 @@
 """What crosses between enclave and host, as messages of protos/odp/v1/aggregator_enclave.proto.
 
-One field of a contribution has the name of the mode of aggregation that it came with: ``host_sha256`` says what it is.
+One field of a contribution has the name of the mode of aggregation that it came with: here it is ``host_sha256``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from odp.protocol.wire.long_fields import fields, split_field
 from odp.trust.enclave.calls import Interface
 from odp.trust.enclave.channel import Encoded
 from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, enclave_pb2
-from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, Sealed, Status, Submit
+from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, SealedContribution, Status
 from trusted_aggregator.state.records import SealedRecord, Writes
 
 #: The calls of the enclave as messages.
@@ -27,63 +27,57 @@ _SUBMITS_FIELD = aggregator_enclave_pb2.SubmitBatch.SUBMITS_FIELD_NUMBER
 _SEALED_FIELD = aggregator_pb2.SubmitRequest.SEALED_CONTRIBUTION_FIELD_NUMBER
 
 
-def submit(submits: Iterable[Sealed]) -> Encoded:
+def submit(contributions: Iterable[SealedContribution]) -> Encoded:
     """The request that counts contributions.
 
     Their bytes come into it as they are: as messages they would be copied three times, and they may be long.
     """
     heads: dict[tuple[bytes, int, bytes], bytes] = {}
     pieces = [b""]
-    for contribution in submits:
-        sealed, key = (
-            contribution.sealed_contribution,
-            (contribution.task_sha256, contribution.round, host_sha256(contribution)),
-        )
+    for task_sha256, round, sealed, host_sha256, _ in contributions:
+        key = task_sha256, round, host_sha256
         if (head := heads.get(key)) is None:
-            head = heads[key] = submit_request(Submit(key[0], key[1], b"", key[2])).SerializeToString()
+            head = heads[key] = _request(SealedContribution(task_sha256, round, b"", host_sha256)).SerializeToString()
         head += _delimited(_SEALED_FIELD, len(sealed))
         pieces += [_delimited(_SUBMITS_FIELD, len(head) + len(sealed)), head, sealed]
     pieces[0] = _delimited(_SUBMIT_FIELD, sum(map(len, pieces)))
     return Encoded("submit", pieces)
 
 
-def sign_refusal(contribution: Sealed) -> aggregator_enclave_pb2.AggregatorEnclaveRequest:
+def sign_refusal(contribution: SealedContribution) -> aggregator_enclave_pb2.AggregatorEnclaveRequest:
     """The request for the refusal of a contribution."""
-    return aggregator_enclave_pb2.AggregatorEnclaveRequest(sign_refusal=submit_request(contribution))
+    return aggregator_enclave_pb2.AggregatorEnclaveRequest(sign_refusal=_request(contribution))
 
 
-def submits_of(batch: aggregator_enclave_pb2.SubmitBatch) -> list[Submit]:
-    """The contributions of a batch."""
-    return [
-        Submit(request.task_sha256, request.round, request.sealed_contribution, host_sha256(request))
-        for request in batch.submits
-    ]
+def sealed_of(request: aggregator_pb2.SubmitRequest) -> SealedContribution:
+    """The contribution in a message of the host's."""
+    sealed = request.sealed_contribution
+    return SealedContribution(request.task_sha256, request.round, sealed, request.masked_sha256)
 
 
-def submits_in(request: bytes) -> list[Submit]:
+def contributions_in(request: bytes) -> list[SealedContribution]:
     """The contributions of a serialized request to count them, in place. Raises ConfigurationError if it is none."""
     try:
         (batch,) = fields(memoryview(request), _SUBMIT_FIELD)
-        return [_submit_in(message) for message in fields(batch, _SUBMITS_FIELD)]
+        return [_contribution_in(message) for message in fields(batch, _SUBMITS_FIELD)]
     except (DecodeError, ValueError):
         raise ConfigurationError("the request is not a batch of contributions") from None
 
 
-def _submit_in(message: memoryview) -> Submit:
+def _contribution_in(message: memoryview) -> SealedContribution:
     rest, sealed = split_field(message, _SEALED_FIELD)
     head = aggregator_pb2.SubmitRequest.FromString(rest)
     # A long one is opened out of the buffer that it came in.
     data = cast(bytes, sealed) if len(sealed) > SEGMENT_BYTES else bytes(sealed)
-    return Submit(head.task_sha256, head.round, data, host_sha256(head))
+    return SealedContribution(head.task_sha256, head.round, data, head.masked_sha256)
 
 
-def submit_request(contribution: Sealed) -> aggregator_pb2.SubmitRequest:
-    """A contribution as a message."""
+def _request(contribution: SealedContribution) -> aggregator_pb2.SubmitRequest:
     return aggregator_pb2.SubmitRequest(
         task_sha256=contribution.task_sha256,
         round=contribution.round,
-        sealed_contribution=contribution.sealed_contribution,
-        masked_sha256=host_sha256(contribution),
+        sealed_contribution=contribution.sealed,
+        masked_sha256=contribution.host_sha256,
     )
 
 
@@ -129,11 +123,6 @@ def writes_of(messages: Iterable[enclave_pb2.SealedRecord]) -> Writes:
     return tuple(
         SealedRecord(entry.key, entry.data if entry.HasField("data") else None, entry.pieces) for entry in messages
     )
-
-
-def host_sha256(contribution: Sealed) -> bytes:
-    """SHA-256 of the host's part of a contribution, as the host states it; empty if it has none."""
-    return contribution.host_sha256 if isinstance(contribution, Submit) else contribution.masked_sha256
 
 
 def seal_release(

@@ -28,8 +28,7 @@ from odp.crypto import domains
 from odp.crypto.refusals import CLOSED, closed_digest
 from odp.crypto.signing import SigningKey
 from odp.errors import Refusal
-from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Sealed, Status
+from trusted_aggregator.boundary.interface import SealedContribution, Status
 from trusted_aggregator.rounds.enclave_half import MARK_BYTES, Round
 from trusted_aggregator.state.sealed_state import VoidedKey
 
@@ -100,20 +99,22 @@ class ClosedRounds:
             return self._rounds.get(key)
 
 
-def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, contribution: Sealed) -> bytes:
+def sign_judged(signing: SigningKey, round: Round, refusal: Refusal, contribution: SealedContribution) -> bytes:
     """The signature of a refusal by ``Round.judge``; empty if the round closed in the meantime."""
     if refusal in CLOSED:
         return b""
-    digest = hashlib.sha256(contribution.sealed_contribution).digest()
+    digest = hashlib.sha256(contribution.sealed).digest()
     data = domains.refusal(
-        round.task_sha256, round.number, refusal.value, round.public_key, digest, wire.host_sha256(contribution)
+        round.task_sha256, round.number, refusal.value, round.public_key, digest, contribution.host_sha256
     )
     return signing.sign(domains.REFUSAL, data)
 
 
-def sign_closed(signing: SigningKey, closed: ClosedRound | None, refusal: Refusal, contribution: Sealed) -> bytes:
+def sign_closed(
+    signing: SigningKey, closed: ClosedRound | None, refusal: Refusal, contribution: SealedContribution
+) -> bytes:
     """The signature of a refusal by a closed round; empty if the bytes may have counted."""
-    sealed = contribution.sealed_contribution
+    sealed = contribution.sealed
     if closed is None or refusal not in CLOSED or len(sealed) < MARK_BYTES or closed.counts(sealed):
         return b""
     data = domains.refusal(

@@ -11,7 +11,7 @@ from odp.crypto.signing import SigningKey
 from odp.errors import ConfigurationError, Refusal
 from odp.v1 import aggregator_enclave_pb2, aggregator_pb2
 from trusted_aggregator.boundary import wire
-from trusted_aggregator.boundary.interface import Refused, RoundState, Sealed, Status, Submit
+from trusted_aggregator.boundary.interface import Refused, RoundState, SealedContribution, Status
 from trusted_aggregator.enclave.refusing import ClosedRounds, sign_closed, sign_judged
 from trusted_aggregator.rounds.enclave_half import Round
 
@@ -46,29 +46,31 @@ class Submissions:
 
     def submit(self, batch: aggregator_enclave_pb2.SubmitBatch) -> aggregator_enclave_pb2.SubmittedBatch:
         """Counts contributions, each once. Raises ConfigurationError where they are too many."""
-        return self._submitted(wire.submits_of(batch))
+        return self._submitted([wire.sealed_of(request) for request in batch.submits])
 
     def submit_long(self, request: bytes) -> Message:
         """``submit`` of a serialized request, whose contributions are opened in place."""
-        return wire.AGGREGATOR.reply_of(self._submitted(wire.submits_in(request)))
+        return wire.AGGREGATOR.reply_of(self._submitted(wire.contributions_in(request)))
 
-    def _submitted(self, submits: Sequence[Submit]) -> aggregator_enclave_pb2.SubmittedBatch:
-        if len(submits) > _MOST_SUBMITS:
-            raise ConfigurationError(f"Expected at most {_MOST_SUBMITS} contributions at once, got {len(submits)}")
-        return wire.submitted(self.submit_batch(submits))
+    def _submitted(self, contributions: Sequence[SealedContribution]) -> aggregator_enclave_pb2.SubmittedBatch:
+        if len(contributions) > _MOST_SUBMITS:
+            raise ConfigurationError(
+                f"Expected at most {_MOST_SUBMITS} contributions at once, got {len(contributions)}"
+            )
+        return wire.submitted(self.submit_batch(contributions))
 
-    def submit_batch(self, submits: Sequence[Sealed]) -> list[Refused | None]:
+    def submit_batch(self, contributions: Sequence[SealedContribution]) -> list[Refused | None]:
         """Counts each, in order within a round; None means accepted: the host stores it before it acknowledges it.
 
         Refusals that are final are signed.
         """
-        answers: list[Refused | None] = [None] * len(submits)
+        answers: list[Refused | None] = [None] * len(contributions)
         rounds: dict[tuple[bytes, int], list[int]] = {}
-        for number, contribution in enumerate(submits):
+        for number, contribution in enumerate(contributions):
             rounds.setdefault((contribution.task_sha256, contribution.round), []).append(number)
         for key, numbers in rounds.items():
             held = self._table.find_round(*key)
-            some = [submits[number] for number in numbers]
+            some = [contributions[number] for number in numbers]
             if isinstance(held, Refusal) or held.is_closed:
                 refusals: Sequence[Refused | None] = [self._refused(contribution) for contribution in some]
             else:
@@ -82,9 +84,9 @@ class Submissions:
 
         The first bytes of the sealed contribution are enough (``odp.crypto.refusals``).
         """
-        return wire.submitted([self._refused(request)])
+        return wire.submitted([self._refused(wire.sealed_of(request))])
 
-    def _refused(self, contribution: Sealed) -> Refused:
+    def _refused(self, contribution: SealedContribution) -> Refused:
         key = contribution.task_sha256, contribution.round
         held = self._table.find_round(*key)
         closed = self._closed.find(key)
@@ -94,10 +96,10 @@ class Submissions:
             refusal = Refusal.ROUND_CLOSED
         return Refused(refusal, sign_closed(self._signing, closed, refusal, contribution))
 
-    def _kept(self, held: Round, contributions: Sequence[Sealed]) -> list[Refused | None]:
+    def _kept(self, held: Round, contributions: Sequence[SealedContribution]) -> list[Refused | None]:
         judged = held.judge(
-            [contribution.sealed_contribution for contribution in contributions],
-            host_sha256=list(map(wire.host_sha256, contributions)),
+            [contribution.sealed for contribution in contributions],
+            host_sha256=[contribution.host_sha256 for contribution in contributions],
         )
         answers: list[Refused | None] = []
         for contribution, verdict, refusal in zip(contributions, judged, held.keep(judged), strict=True):

@@ -22,9 +22,9 @@ from queue import SimpleQueue
 from odp.errors import Refusal, StateError
 from odp.transport.workers import Promise
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import Refused, Submit
+from trusted_aggregator.boundary.interface import Refused, SealedContribution
 from trusted_aggregator.host.changes import Changes
-from trusted_aggregator.host.storage import Contribution, Storage
+from trusted_aggregator.host.storage import Storage
 
 _MOST_TOGETHER = 512
 _BYTES_TOGETHER = 4 * 2**20
@@ -43,25 +43,16 @@ def is_undecided(answer: object) -> bool:
     return isinstance(answer, Refused) and not answer.signature and answer.refusal in _UNDECIDED
 
 
-class _Submission:
-    """One contribution on its way."""
+class _Waiting:
+    """A contribution whose caller waits."""
 
-    __slots__ = ("answer", "asked", "future", "host_part", "submit")
+    __slots__ = ("answer", "asked", "contribution", "future")
 
-    def __init__(self, submit: Submit, host_part: bytes | None) -> None:
-        self.submit = submit
-        self.host_part = host_part
+    def __init__(self, contribution: SealedContribution) -> None:
+        self.contribution = contribution
         self.answer: Refused | Exception | None = None
         self.asked = 0
         self.future = Promise()
-
-    @property
-    def stored(self) -> Contribution:
-        """What is stored of it."""
-        submit = self.submit
-        return Contribution(
-            submit.task_sha256, submit.round, submit.sealed_contribution + submit.host_sha256, self.host_part
-        )
 
     @property
     def waits_for_storage(self) -> bool:
@@ -72,10 +63,10 @@ class _Submission:
     @property
     def size(self) -> int:
         """Bytes that it keeps."""
-        return len(self.submit.sealed_contribution) + len(self.host_part or b"")
+        return len(self.contribution.sealed) + len(self.contribution.host_part or b"")
 
 
-_Batch = list[_Submission]
+_Batch = list[_Waiting]
 
 
 class Ingest:
@@ -108,25 +99,23 @@ class Ingest:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, submit: Submit, host_part: bytes | None = None) -> Promise:
+    def submit(self, contribution: SealedContribution) -> Promise:
         """A promise that is None once the contribution is counted and stored; the reason if it is refused.
-
-        ``host_part`` is what ``submit`` names by its hash; it is stored and does not go to the enclave.
 
         The promise raises, or this does:
             StateError: the enclave is gone, or something could not be stored: the program has to stop.
         """
-        mine = _Submission(submit, host_part)
+        mine = _Waiting(contribution)
         with self._changed:
             if self._closing:
                 raise StateError("the aggregator is stopping; try again later")
             self._append(mine)
         return mine.future
 
-    def _append(self, mine: _Submission) -> None:
+    def _append(self, mine: _Waiting) -> None:
         """Puts it into the queue; its lock is held."""
         self._waiting.append(mine)
-        size = len(mine.submit.sealed_contribution)
+        size = len(mine.contribution.sealed)
         self._waiting_bytes += size
         if len(self._waiting) in (1, _ENOUGH) or self._waiting_bytes - size < _ENOUGH_BYTES <= self._waiting_bytes:
             self._changed.notify()
@@ -148,45 +137,45 @@ class Ingest:
         while batch := self._next_batch():
             since = 0 if self._changes is None else self._changes.decisions
             try:
-                answers = self._core.submit_batch([submission.submit for submission in batch])
-                for submission, answer in zip(batch, answers, strict=True):
-                    submission.answer = answer
+                answers = self._core.submit_batch([waiting.contribution for waiting in batch])
+                for waiting, answer in zip(batch, answers, strict=True):
+                    waiting.answer = answer
             except Exception as error:  # whatever it is, its callers must not wait for ever
                 _fail(batch, error)
-            refused = [submission for submission in batch if not submission.waits_for_storage]
-            counted = [submission for submission in batch if submission.waits_for_storage]
+            refused = [waiting for waiting in batch if not waiting.waits_for_storage]
+            counted = [waiting for waiting in batch if waiting.waits_for_storage]
             self._wake([each for each in refused if not is_undecided(each.answer) or not self._hold(each, since)])
             self._counted.put(counted)
         self._counted.put(None)
 
-    def _hold(self, submission: _Submission, since: int) -> bool:
+    def _hold(self, waiting: _Waiting, since: int) -> bool:
         """Whether the enclave is asked again, after a change that was under way when it refused."""
-        if self._changes is None or submission.asked >= MOST_ASKED:
+        if self._changes is None or waiting.asked >= MOST_ASKED:
             return False
         with self._changed:
-            if self._held >= _MOST_HELD or self._held_bytes + submission.size > _MOST_HELD_BYTES:
+            if self._held >= _MOST_HELD or self._held_bytes + waiting.size > _MOST_HELD_BYTES:
                 return False
-            self._count_held(submission, 1)
+            self._count_held(waiting, 1)
         # From here on, another thread may have it.
-        if self._changes.after(since, lambda: self._again(submission)):
+        if self._changes.after(since, lambda: self._again(waiting)):
             return True
         with self._changed:
-            self._count_held(submission, -1)
+            self._count_held(waiting, -1)
         return False
 
-    def _again(self, submission: _Submission) -> None:
+    def _again(self, waiting: _Waiting) -> None:
         with self._changed:
-            self._count_held(submission, -1)
-            submission.asked += 1
+            self._count_held(waiting, -1)
+            waiting.asked += 1
             if not self._closing:
                 self._under_way -= 1
-                self._append(submission)
+                self._append(waiting)
                 return
-        self._wake([submission])
+        self._wake([waiting])
 
-    def _count_held(self, submission: _Submission, sign: int) -> None:
+    def _count_held(self, waiting: _Waiting, sign: int) -> None:
         self._held += sign
-        self._held_bytes += sign * submission.size
+        self._held_bytes += sign * waiting.size
 
     def _next_batch(self) -> _Batch:
         with self._changed:
@@ -196,7 +185,7 @@ class Ingest:
                 self._changed.wait_for(self._has_enough, _COMPANY_SECONDS)
             count, size = 0, 0
             while count < min(len(self._waiting), _MOST_TOGETHER) and size < _BYTES_TOGETHER:
-                size += len(self._waiting[count].submit.sealed_contribution)
+                size += len(self._waiting[count].contribution.sealed)
                 count += 1
             batch, self._waiting = self._waiting[:count], self._waiting[count:]
             self._waiting_bytes -= size
@@ -213,9 +202,9 @@ class Ingest:
             while not self._counted.empty():
                 batches.append(self._counted.get())
             last = batches[-1] is None
-            batch = [submission for each in batches if each is not None for submission in each]
+            batch = [waiting for each in batches if each is not None for waiting in each]
             try:
-                self._storage.add([each.stored for each in batch if each.answer is None])
+                self._storage.add([each.contribution for each in batch if each.answer is None])
             except Exception as error:  # whatever it is, its callers must not wait for ever
                 failure = error if isinstance(error, StateError) else _unforeseen(error)
                 _fail(batch, failure)
@@ -228,11 +217,11 @@ class Ingest:
         """Notifies the callers: all answers are available."""
         with self._changed:
             self._under_way -= len(batch)
-        for submission in batch:
-            if isinstance(submission.answer, Exception):
-                submission.future.set_exception(submission.answer)
+        for waiting in batch:
+            if isinstance(waiting.answer, Exception):
+                waiting.future.set_exception(waiting.answer)
             else:
-                submission.future.set_result(submission.answer)
+                waiting.future.set_result(waiting.answer)
 
 
 def _unforeseen(error: Exception) -> StateError:
@@ -240,5 +229,5 @@ def _unforeseen(error: Exception) -> StateError:
 
 
 def _fail(batch: _Batch, error: Exception) -> None:
-    for submission in batch:
-        submission.answer = error
+    for waiting in batch:
+        waiting.answer = error

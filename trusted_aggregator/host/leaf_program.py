@@ -34,7 +34,7 @@ from odp.v1 import (
     leaf_pb2_grpc,
 )
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import Submit
+from trusted_aggregator.boundary.interface import SealedContribution
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.config import Config
 from trusted_aggregator.host.postgresql_storage import open_storage
@@ -199,16 +199,16 @@ class LeafParts:
 
     def _take_back(self, key: Key) -> int:
         count, size = 0, 0
-        block: list[Submit] = []
+        block: list[SealedContribution] = []
         for sealed in self._storage.contributions(*key):
-            block.append(Submit(*key, sealed))
+            block.append(SealedContribution(*key, sealed))
             size += len(sealed)
             if size >= _BYTES_TOGETHER:
                 count, size = count + self._resubmit(block), 0
                 block = []
         return count + (self._resubmit(block) if block else 0)
 
-    def _resubmit(self, block: list[Submit]) -> int:
+    def _resubmit(self, block: list[SealedContribution]) -> int:
         answers = self._core.submit_batch(block)
         return sum(answer is None or answer.refusal is Refusal.ALREADY_CONTRIBUTED for answer in answers)
 

@@ -22,8 +22,8 @@ from odp.transport.channel import LONG_DEADLINE, call, read_stream
 from odp.transport.logs import Log, short
 from odp.v1 import aggregator_pb2, leaf_pb2, leaf_pb2_grpc
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import Status
-from trusted_aggregator.host.storage import Contribution, Storage
+from trusted_aggregator.boundary.interface import SealedContribution, Status
+from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.rounds.host_half import Key
 
 #: How long a round that could close waits for a leaf that does not answer.
@@ -161,11 +161,11 @@ class TreeLeaves:
 
     def _hand_in(self, leaf: _Leaf, key: Key) -> None:
         """Brings a leaf's sum to the enclave, and stores it. Raises ServiceError, StateError where it is not whole."""
-        waiting: list[Contribution] = []
+        waiting: list[SealedContribution] = []
         whole = False
         for piece in leaf.client.close_part(key):
             whole = self._core.give_part(leaf_pb2.GivePart(task_sha256=key[0], round=key[1], piece=piece)).yes
-            waiting.append(Contribution(*key, piece))
+            waiting.append(SealedContribution(*key, piece))
             if len(waiting) >= _PIECES_TOGETHER:
                 self._store(waiting)
                 waiting = []
@@ -173,7 +173,7 @@ class TreeLeaves:
         if not whole:
             raise StateError(f"the sum of leaf {leaf.number} ended early; it is asked for again")
 
-    def _store(self, pieces: Sequence[Contribution]) -> None:
+    def _store(self, pieces: Sequence[SealedContribution]) -> None:
         try:
             self._storage.add(pieces)
         except StateError as error:

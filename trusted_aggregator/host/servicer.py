@@ -30,13 +30,12 @@ from odp.transport.service import Later, NotFound, servicer
 from odp.transport.workers import Promise
 from odp.v1 import aggregator_pb2, aggregator_pb2_grpc
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import Refused
+from trusted_aggregator.boundary.interface import Refused, SealedContribution
 from trusted_aggregator.host.changes import Changes
 from trusted_aggregator.host.ingest import MOST_ASKED, Ingest, is_undecided
 from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.modes.hosting import HostModes
 from trusted_aggregator.modes.tree.host_half import LeafHost
-from trusted_aggregator.rounds.host_half import Submission
 
 NAME = "odp.v1.AggregatorService"
 #: Threads of the server: the maximum number of submissions that share one commit.
@@ -81,7 +80,7 @@ class AggregatorService:
 
     def submit(self, request: aggregator_pb2.SubmitRequest) -> Promise:
         """Counts a contribution; the promise is None once it is counted and stored."""
-        return self._taken(self._decided(lambda: self._modes.submission(request)))
+        return self._taken(self._decided(lambda: self._modes.contribution(request)))
 
     def submit_stream(
         self, requests: Iterator[aggregator_pb2.SubmitStreamRequest], context: grpc.ServicerContext
@@ -119,11 +118,11 @@ class AggregatorService:
                 self._held.release()
         return answer
 
-    def _taken(self, submission: Submission | Refused) -> Promise:
-        if isinstance(submission, Submission):
-            return self._ingest.submit(*submission)
+    def _taken(self, contribution: SealedContribution | Refused) -> Promise:
+        if isinstance(contribution, SealedContribution):
+            return self._ingest.submit(contribution)
         refused = Promise()
-        refused.set_result(submission)
+        refused.set_result(contribution)
         return refused
 
     def get_ledger(self, request: aggregator_pb2.GetLedgerRequest) -> aggregator_pb2.GetLedgerResponse:

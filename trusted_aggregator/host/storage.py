@@ -19,7 +19,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy
 from sqlalchemy import BigInteger, Column, Float, Integer, LargeBinary, MetaData, Table, Text
@@ -29,6 +29,7 @@ from odp.crypto.secure_aggregation.masked import DIGEST_BYTES
 from odp.errors import OdpError, StateError
 from odp.storage.database import Database
 from odp.storage.migrations import Schema, bring_up, note_new
+from trusted_aggregator.boundary.interface import SealedContribution
 from trusted_aggregator.host.large_files import LARGE_BYTES, LONGEST_RECORD, LargeFiles, PieceFiles
 from trusted_aggregator.state.records import (
     LATER_PREFIXES,
@@ -44,15 +45,6 @@ _PAGE = 512
 _FEW = 16
 #: Task, round, digest, ciphertext and masked vector of a contribution.
 Row = tuple[bytes, int, bytes, bytes, bytes | None]
-
-
-class Contribution(NamedTuple):
-    """An accepted ciphertext; ``masked`` is its masked vector, whose SHA-256 the ciphertext then ends with."""
-
-    task_sha256: bytes
-    round: int
-    ciphertext: bytes
-    masked: bytes | None = None
 
 
 class Tables:
@@ -207,7 +199,7 @@ class Storage(abc.ABC):
     def _remove_traces(self) -> None:
         """Removes what is left of erased contributions. Raises StateError where that cannot be done now."""
 
-    def add(self, contributions: Sequence[Contribution]) -> None:
+    def add(self, contributions: Sequence[SealedContribution]) -> None:
         """Stores accepted contributions, all or none.
 
         Raises:
@@ -492,7 +484,7 @@ class Storage(abc.ABC):
         if self._closing:
             raise StateError("the aggregator is stopping; try again later")
 
-    def _commit(self, contributions: Sequence[Contribution]) -> StateError | None:
+    def _commit(self, contributions: Sequence[SealedContribution]) -> StateError | None:
         try:
             self._contributions.run(self._inserting([self._row(contribution) for contribution in contributions]))
         except StateError as error:
@@ -501,8 +493,9 @@ class Storage(abc.ABC):
             return StateError(f"contributions could not be stored ({type(error).__name__}); start the program again")
         return None
 
-    def _row(self, contribution: Contribution) -> Row:
-        task_sha256, round, ciphertext, masked = contribution
+    def _row(self, contribution: SealedContribution) -> Row:
+        task_sha256, round, ciphertext = contribution.task_sha256, contribution.round, contribution.stored
+        masked = contribution.host_part
         if masked is not None and len(masked) > LARGE_BYTES:
             return task_sha256, round, self._large.write(task_sha256, round, masked), ciphertext, b""
         if len(ciphertext) > LARGE_BYTES:

@@ -17,7 +17,7 @@ from odp.transport.logs import Log
 from odp.v1 import aggregator_pb2, secagg_service_pb2_grpc
 from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import Refused, RoundState, Status
+from trusted_aggregator.boundary.interface import Refused, RoundState, SealedContribution, Status
 from trusted_aggregator.modes.masked.host_half import MaskedHost, Vectors
 from trusted_aggregator.modes.secagg import servicer
 from trusted_aggregator.modes.secagg.admission import WithToken
@@ -26,7 +26,7 @@ from trusted_aggregator.modes.secagg.journal import Parts
 from trusted_aggregator.modes.secagg.limits import Pace, SessionLimits
 from trusted_aggregator.modes.secagg.rounds import SecAggRounds
 from trusted_aggregator.modes.tree.host_half import Leaves, TreeHost
-from trusted_aggregator.rounds.host_half import EnclaveHost, HostHalf, Key, Submission
+from trusted_aggregator.rounds.host_half import EnclaveHost, HostHalf, Key
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ class HostModes:
 
     # Contributions
 
-    def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
-        """The submission for a contribution that came in one message."""
+    def contribution(self, request: aggregator_pb2.SubmitRequest) -> SealedContribution | Refused:
+        """The contribution that came in one message."""
         if request.masked_sha256:  # the host's own word to its enclave
             return Refused(Refusal.MALFORMED)
-        return (self._enclave if self.is_whole(request) else self._masked).submission(request)
+        return (self._enclave if self.is_whole(request) else self._masked).contribution(request)
 
     def streaming(self, header: aggregator_pb2.SubmitHeader) -> EnclaveHost:
         """The half of a contribution whose stream follows ``header``."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -21,19 +20,12 @@ from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
 from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, Submit
+from trusted_aggregator.boundary.interface import HostSum, Refused, RoundState, SealedContribution
 
 #: (task_sha256, round)
 Key = tuple[bytes, int]
 #: Lets others change the enclave while this round waits for its clients.
 Pause = Callable[[], contextlib.AbstractContextManager[None]]
-
-
-class Submission(NamedTuple):
-    """A contribution: ``submit`` goes to the enclave; ``host_part``, whose SHA-256 it names, is stored beside it."""
-
-    submit: Submit
-    host_part: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -109,22 +101,22 @@ class EnclaveHost(HostHalf):
     def __init__(self, core: AggregatorCalls) -> None:
         self._core = core
 
-    def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
-        """The submission for a contribution that came in one message."""
-        return Submission(Submit(request.task_sha256, request.round, request.sealed_contribution))
+    def contribution(self, request: aggregator_pb2.SubmitRequest) -> SealedContribution | Refused:
+        """The contribution that came in one message."""
+        return SealedContribution(request.task_sha256, request.round, request.sealed_contribution)
 
     def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
         """Length of the stream after ``header``, or the refusal that it would get."""
         lengths = self._core.lengths(header.task_sha256, header.round)
         return lengths if isinstance(lengths, Refusal) else lengths.bytes
 
-    def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> Submit:
+    def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> SealedContribution:
         """What the enclave refuses a stream for."""
-        return Submit(header.task_sha256, header.round, header.sealed_key)
+        return SealedContribution(header.task_sha256, header.round, header.sealed_key)
 
-    def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> Submission | Refused:
-        """The submission for a contribution that came as a stream of ``data``."""
-        return Submission(Submit(header.task_sha256, header.round, data))
+    def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> SealedContribution | Refused:
+        """The contribution that came as a stream of ``data``."""
+        return SealedContribution(header.task_sha256, header.round, data)
 
 
 #: A GetHandOversResponse with the number of the next session of each.

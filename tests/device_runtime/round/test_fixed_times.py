@@ -26,7 +26,7 @@ from device_runtime.round.admission import Admission
 from device_runtime.round.computations import OwnData, RoundComputation
 from device_runtime.round.computing_places import PROCESS_BYTES
 from device_runtime.round.computing_processes import ComputingProcesses
-from device_runtime.round.contribution import Contributing, Contribution, Here, There
+from device_runtime.round.contribution import ComputedPayload, Contributing, Here, There
 from device_runtime.round.fixed_times import FixedTimes, Window
 from device_runtime.round.pipeline import Pipeline
 from device_runtime.store import database
@@ -108,7 +108,7 @@ def test_r345_what_the_enclave_would_refuse_is_the_empty_contribution() -> None:
     made = Contributing(
         impatient_times(), QUICK, Computer(lambda window: ANSWER), keyed=False, check=refuses, empty=EMPTY
     ).contribution(None)
-    assert made == Contribution(EMPTY, None)
+    assert made == ComputedPayload(EMPTY, None)
 
 
 def test_r345_keys_leave_at_their_time_and_a_device_that_could_not_read_asks_for_none() -> None:
@@ -353,7 +353,7 @@ def test_r347_a_process_has_a_limit_of_memory_and_its_device_sends_the_empty_con
         made = Contributing(
             impatient_times(), QUICK, computer, keyed=False, check=lambda payload: None, empty=EMPTY
         ).contribution(SLICES)
-        assert made == Contribution(EMPTY, None)
+        assert made == ComputedPayload(EMPTY, None)
         assert _ended(_number(computer))
     finally:
         small.close()

@@ -39,7 +39,7 @@ from odp.signed.task import sign_manifest
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.trust.enclave.reference_values import ReferenceValues
 from odp.v1 import aggregator_pb2, attestation_pb2, common_pb2, server_pb2
-from trusted_aggregator.boundary.interface import Submit
+from trusted_aggregator.boundary.interface import SealedContribution
 
 _ADDRESS = "127.0.0.1:1"
 #: In each mode in which an enclave counts contributions. Other algorithms send dense sums, as these do.
@@ -164,7 +164,7 @@ class Population:
         world, vector = self.world, request.masked_vector
         digest = hashlib.sha256(vector).digest() if vector else b""
         sealed = request.sealed_contribution
-        (refused,) = world.core.submit_batch([Submit(request.task_sha256, request.round, sealed, digest)])
+        (refused,) = world.core.submit_batch([SealedContribution(request.task_sha256, request.round, sealed, digest)])
         if refused is not None:
             return aggregator_pb2.SubmitResponse(refusal=refused.refusal.value, signature=refused.signature)
         world.rows.setdefault((request.task_sha256, request.round), []).append(sealed + digest)

@@ -34,8 +34,9 @@ from odp.trust.enclave.measurement import AGGREGATOR_ENTRY, DISTRIBUTOR_ENTRY, P
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_enclave_pb2, aggregator_pb2, common_pb2, enclave_pb2
 from odp.v1.aggregator_enclave_pb2 import AggregatorEnclaveRequest
+from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import Status, Submit
+from trusted_aggregator.boundary.interface import SealedContribution, Status
 from trusted_aggregator.enclave import process as enclave_process
 from trusted_aggregator.host.remote import restore
 from trusted_aggregator.state.records import release_key
@@ -65,7 +66,7 @@ class Remote:
     def submit(self, sealed, number=0):
         world = self.world
         request = aggregator_pb2.SubmitRequest(task_sha256=world.task_sha256, round=number, sealed_contribution=sealed)
-        (refused,) = world.core.submit_batch([request])
+        (refused,) = world.core.submit_batch([wire.sealed_of(request)])
         if refused is None:
             world.rows.setdefault((world.task_sha256, number), []).append(sealed)
         return None if refused is None else refused.refusal
@@ -244,12 +245,12 @@ class TestHostile:
         with pytest.raises(ConfigurationError, match="nonce"):
             core.evidence(b"short")
         assert core.submit_batch([]) == []
-        odd = aggregator_pb2.SubmitRequest(task_sha256=b"?", round=2**32 - 1, sealed_contribution=b"")
+        odd = SealedContribution(b"?", 2**32 - 1, b"")
         assert core.sealed_bytes(b"?", 2**32 - 1) is Refusal.WRONG_TASK
         assert core.submit_batch([odd] * 3) == [(Refusal.WRONG_TASK, b"")] * 3
         with pytest.raises(ConfigurationError, match="at most 4096"):
             core.submit_batch([odd] * 5000)
-        long = Submit(b"?", 2**32 - 1, bytes(2**20 + 1), bytes(32))
+        long = SealedContribution(b"?", 2**32 - 1, bytes(2**20 + 1), bytes(32))
         assert core.submit_batch([long, odd, long]) == [(Refusal.WRONG_TASK, b"")] * 3
         call = AggregatorEnclaveRequest.SUBMIT_FIELD_NUMBER << 3 | 2
         for pieces in ([bytes([call]), bytes(2**20)], [bytes([call, 1]), bytes(2**20)], [bytes([call]) * (2**20 + 1)]):
@@ -268,7 +269,7 @@ class TestHostile:
                 )
 
         with pytest.raises(StateError, match="another number"):
-            EnclaveCalls(Liar()).submit_batch([aggregator_pb2.SubmitRequest()])
+            EnclaveCalls(Liar()).submit_batch([SealedContribution(b"", 0, b"")])
 
 
 @pytest.fixture(scope="module")

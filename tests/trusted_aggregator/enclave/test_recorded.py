@@ -29,7 +29,7 @@ from odp.trust.enclave.policy import ACCUMULATIONS, Accumulation, EnclavePolicy
 from odp.trust.enrolment.token_key import TOKEN_BYTES, TokenKey
 from odp.v1 import aggregator_pb2, common_pb2, enrolment_pb2, population_pb2
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import HostSum, Submit
+from trusted_aggregator.boundary.interface import HostSum, SealedContribution
 from trusted_aggregator.host.remote import restore
 from trusted_aggregator.state.records import SealedRecord, noise_key, release_key, stream_key
 
@@ -157,7 +157,7 @@ class Run:
         sealed = self._sealed(number, payload)
         digest = hashlib.sha256(vector).digest() if vector else b""
         assert len(sealed) == expected
-        assert core.submit_batch([Submit(self.sha256, number, sealed, digest)]) == [None]
+        assert core.submit_batch([SealedContribution(self.sha256, number, sealed, digest)]) == [None]
         self.host.rows[self.sha256, number] = [sealed + digest]
         return HostSum(vector, set_sha256(self.sha256, number, [digest])) if vector else None
 

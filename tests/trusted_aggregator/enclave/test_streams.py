@@ -17,6 +17,7 @@ from odp.privacy.events import StreamRelease
 from odp.privacy.ledger_events import CoveredRelease
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2
+from trusted_aggregator.boundary import wire
 from trusted_aggregator.boundary.interface import Status
 from trusted_aggregator.state import records as names
 from trusted_aggregator.state.sealed_state import Sealer
@@ -78,7 +79,7 @@ class TestParticipation:
     def refusal(self, world, device, round):
         sealed = world.sealed(device, round)
         request = aggregator_pb2.SubmitRequest(task_sha256=world.task_sha256, round=round, sealed_contribution=sealed)
-        (answer,) = world.core.submit_batch([request])
+        (answer,) = world.core.submit_batch([wire.sealed_of(request)])
         if answer is None:
             world.rows.setdefault((world.task_sha256, round), []).append(sealed)
             return None

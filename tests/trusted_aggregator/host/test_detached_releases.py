@@ -17,8 +17,8 @@ from odp.errors import Busy, ConfigurationError, PrivacyError, StateError
 from odp.numerics.arrays import Int64Array
 from odp.signed.release import ReleaseRefused, checked_values, noisy_tensors, open_release, whole_values
 from odp.v1 import aggregator_pb2, common_pb2
+from trusted_aggregator.boundary.interface import SealedContribution
 from trusted_aggregator.host import control
-from trusted_aggregator.host.storage import Contribution
 
 BINS = 300_000
 DEVICES = 3
@@ -54,7 +54,7 @@ class Host(StoredHost):
         for device in range(DEVICES):
             sealed = self.world.sealed(device)
             assert self.core.submit(self.world.task_sha256, 0, sealed) is None
-            self.storage.add([Contribution(self.world.task_sha256, 0, sealed)])
+            self.storage.add([SealedContribution(self.world.task_sha256, 0, sealed)])
 
     def request(self, round: int = 0) -> aggregator_pb2.GetReleasedValuesRequest:
         return aggregator_pb2.GetReleasedValuesRequest(order=self.world.order(round, domains.CLOSE)[0])

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from odp.errors import StateError
-from trusted_aggregator.boundary.interface import Submit
+from trusted_aggregator.boundary.interface import SealedContribution
 from trusted_aggregator.host import ingest
 from trusted_aggregator.host.ingest import Ingest
 
@@ -57,7 +57,7 @@ def _submit(made, sealed=b""):
 
     def run():
         try:
-            answers.append(made.submit(Submit(b"", 0, sealed)).result(SECONDS))
+            answers.append(made.submit(SealedContribution(b"", 0, sealed)).result(SECONDS))
         except StateError as error:
             answers.append(error)
 
@@ -125,7 +125,7 @@ def test_whatever_the_storage_raises_callers_hear_it_and_the_program_once(error)
     made = Ingest(Enclave(), Broken(), failed=failures.append)
     for _ in range(2):
         with pytest.raises(StateError) as told:
-            made.submit(Submit(b"", 0, b"")).result(SECONDS)
+            made.submit(SealedContribution(b"", 0, b"")).result(SECONDS)
         assert "/a/path" not in str(told.value)
     made.close()
     assert len(failures) == 1

@@ -17,13 +17,11 @@ from odp.evaluation.noise import NoNoise
 from odp.transport.logs import Log
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.v1 import aggregator_pb2, leaf_pb2
-from trusted_aggregator.boundary.interface import Refused
+from trusted_aggregator.boundary.interface import Refused, SealedContribution
 from trusted_aggregator.host.leaf_program import LeafParts
 from trusted_aggregator.host.leaves import TreeLeaves
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
-from trusted_aggregator.host.storage import Contribution
 from trusted_aggregator.modes.tree.host_half import LeafHost
-from trusted_aggregator.rounds.host_half import Submission
 
 _NUMBERS = itertools.count()
 
@@ -111,10 +109,10 @@ class Hosts:
             request = aggregator_pb2.SubmitRequest(
                 task_sha256=self.key[0], round=0, sealed_contribution=self.tree.sealed(device)
             )
-            submission = taker.host.submission(request)
-            assert isinstance(submission, Submission)
-            assert taker.core.submit_batch([request]) == [None]
-            taker.storage.add([Contribution(*self.key, request.sealed_contribution)])
+            contribution = taker.host.contribution(request)
+            assert isinstance(contribution, SealedContribution)
+            assert taker.core.submit_batch([contribution]) == [None]
+            taker.storage.add([contribution])
 
     def close(self):
         self.leaves.close(self.key, *self.tree.order(0, domains.CLOSE))
@@ -161,11 +159,11 @@ def test_devices_come_again_where_a_leaf_has_no_round_yet(hosts):
     hosts.tree.open()
     request = aggregator_pb2.SubmitRequest(task_sha256=hosts.key[0], round=0, sealed_contribution=b"x")
     with pytest.raises(Busy, match="not open at this leaf yet"):
-        hosts.takers[0].host.submission(request)
+        hosts.takers[0].host.contribution(request)
     hosts.leaves.sync()
-    assert isinstance(hosts.takers[0].host.submission(request), Submission)
+    assert isinstance(hosts.takers[0].host.contribution(request), SealedContribution)
     masked = aggregator_pb2.SubmitRequest(task_sha256=hosts.key[0], round=0, masked_vector=b"x")
-    assert isinstance(hosts.takers[0].host.submission(masked), Refused)
+    assert isinstance(hosts.takers[0].host.contribution(masked), Refused)
 
 
 def test_a_leaf_that_starts_again_gets_its_rounds_and_takes_back_what_is_stored(hosts):

@@ -11,8 +11,8 @@ from conformance.postgresql import PostgresqlServer
 from odp._system.files.state_folder import StateFolder
 from odp.errors import ConfigurationError, DiskFull, StateError, StoreUnreachable
 from odp.storage import database as odp_database
+from trusted_aggregator.boundary.interface import SealedContribution
 from trusted_aggregator.host.postgresql_storage import open_storage
-from trusted_aggregator.host.storage import Contribution
 from trusted_aggregator.state.records import SealedRecord
 
 TASK = bytes(32)
@@ -38,10 +38,10 @@ def folder(tmp_path):
 
 def test_a_database_that_comes_back_is_waited_for_and_has_each_contribution_once(postgresql, url, folder):
     storage = open_storage(folder, url)
-    storage.add([Contribution(TASK, 0, b"before")])
+    storage.add([SealedContribution(TASK, 0, b"before")])
     storage.apply([SealedRecord("a", b"1")])
     postgresql.stop()
-    adding = threading.Thread(target=storage.add, args=([Contribution(TASK, 0, b"meanwhile")],))
+    adding = threading.Thread(target=storage.add, args=([SealedContribution(TASK, 0, b"meanwhile")],))
     adding.start()
     try:
         assert adding.is_alive()
@@ -59,12 +59,12 @@ def test_a_database_that_stays_away_is_one_line_and_stops_contributions(postgres
     postgresql.stop()
     try:
         with pytest.raises(StoreUnreachable, match="check") as refused:
-            storage.add([Contribution(TASK, 0, b"row")])
+            storage.add([SealedContribution(TASK, 0, b"row")])
         assert "\n" not in str(refused.value)
     finally:
         postgresql.start()
     with pytest.raises(StateError):
-        storage.add([Contribution(TASK, 0, b"row")])
+        storage.add([SealedContribution(TASK, 0, b"row")])
     storage.close()
     again = open_storage(folder, url)
     assert list(again.contributions(TASK, 0)) == []
@@ -74,16 +74,16 @@ def test_a_database_that_stays_away_is_one_line_and_stops_contributions(postgres
 @pytest.mark.parametrize("at_commit", [False, True])
 def test_a_full_database_stops_contributions_and_loses_none_that_was_stored(postgresql, url, schema, folder, at_commit):
     storage = open_storage(folder, url)
-    storage.add([Contribution(TASK, 0, b"before")])
+    storage.add([SealedContribution(TASK, 0, b"before")])
     with postgresql.full_disk("aggregator_contributions", schema=schema, at_commit=at_commit):
         with pytest.raises(DiskFull, match="disk full: free some space there; nothing was lost") as refused:
-            storage.add([Contribution(TASK, 0, b"first"), Contribution(TASK, 0, b"second")])
+            storage.add([SealedContribution(TASK, 0, b"first"), SealedContribution(TASK, 0, b"second")])
         assert "\n" not in str(refused.value)
     with pytest.raises(DiskFull):
-        storage.add([Contribution(TASK, 0, b"later")])
+        storage.add([SealedContribution(TASK, 0, b"later")])
     storage.close()
     again = open_storage(folder, url)
-    again.add([Contribution(TASK, 0, b"after")])
+    again.add([SealedContribution(TASK, 0, b"after")])
     assert list(again.contributions(TASK, 0)) == [b"before", b"after"]
     again.close()
 
@@ -106,7 +106,7 @@ def test_sealed_records_that_find_a_full_database_stay_as_they_were(postgresql, 
 def test_erased_contributions_are_in_no_table_once_no_round_is_open(postgresql, url, folder):
     secret = os.urandom(32)
     storage = open_storage(folder, url)
-    storage.add([Contribution(TASK, 0, secret)])
+    storage.add([SealedContribution(TASK, 0, secret)])
     assert postgresql.in_tables(secret)
     storage.erase(TASK, 0)
     assert postgresql.in_tables(secret)
@@ -118,12 +118,12 @@ def test_erased_contributions_are_in_no_table_once_no_round_is_open(postgresql, 
 def test_a_reader_that_keeps_what_was_erased_is_named_and_stops_no_contributions(postgresql, url, schema, folder):
     secret = os.urandom(32)
     storage = open_storage(folder, url)
-    storage.add([Contribution(TASK, 0, secret)])
+    storage.add([SealedContribution(TASK, 0, secret)])
     with postgresql.reading("aggregator_contributions", schema=schema):
         storage.erase(TASK, 0)
         with pytest.raises(StateError, match="another program reads the database; end it"):
             storage.finish_erasing()
-        storage.add([Contribution(TASK, 1, b"next")])
+        storage.add([SealedContribution(TASK, 1, b"next")])
         assert list(storage.contributions(TASK, 1)) == [b"next"]
         storage.erase(TASK, 1)
     storage.finish_erasing()

@@ -19,9 +19,10 @@ from conformance.dying import deaths
 
 from odp._system.files.state_folder import StateFolder
 from odp.errors import StateError
+from trusted_aggregator.boundary.interface import SealedContribution
 from trusted_aggregator.host.large_files import LARGE_BYTES
 from trusted_aggregator.host.sqlite_storage import SqliteStorage
-from trusted_aggregator.host.storage import Contribution, Storage
+from trusted_aggregator.host.storage import Storage
 from trusted_aggregator.state.records import SealedRecord, ledger_key, ledger_state_key, numbered_state
 
 TASK, OTHER = bytes(32), bytes([1]) * 32
@@ -81,7 +82,7 @@ def _change_schema(storage, *statements):
 
 def test_a_store_of_a_newer_schema_is_refused_and_not_changed(stores, folder):
     with contextlib.closing(stores.open(folder)) as storage:
-        storage.add([Contribution(TASK, 0, b"kept")])
+        storage.add([SealedContribution(TASK, 0, b"kept")])
         _change_schema(storage, "UPDATE {name} SET version_num = '0002'")
     with pytest.raises(StateError, match="0002 of a newer version"):
         stores.open(folder)
@@ -89,7 +90,7 @@ def test_a_store_of_a_newer_schema_is_refused_and_not_changed(stores, folder):
 
 def test_a_store_of_a_release_without_numbers_is_brought_up_in_place(stores, folder):
     with contextlib.closing(stores.open(folder)) as storage:
-        storage.add([Contribution(TASK, 0, b"kept")])
+        storage.add([SealedContribution(TASK, 0, b"kept")])
         storage.apply([SealedRecord("record", b"kept")])
         _change_schema(storage, "DROP TABLE {name}")
         with storage._contributions.engine.begin() as connection:
@@ -107,9 +108,9 @@ def test_a_store_of_a_release_without_numbers_is_brought_up_in_place(stores, fol
 def test_contributions_come_back_in_order_by_task_and_round(storage):
     rows = [os.urandom(40) for _ in range(5)]
     for row in rows:
-        storage.add([Contribution(TASK, 0, row)])
-    storage.add([Contribution(TASK, 1, b"next round")])
-    storage.add([Contribution(OTHER, 0, rows[0])])
+        storage.add([SealedContribution(TASK, 0, row)])
+    storage.add([SealedContribution(TASK, 1, b"next round")])
+    storage.add([SealedContribution(OTHER, 0, rows[0])])
     assert list(storage.contributions(TASK, 0)) == rows
     assert list(storage.contributions(TASK, 1)) == [b"next round"]
     assert list(storage.contributions(OTHER, 0)) == [rows[0]]
@@ -120,21 +121,21 @@ def test_pages_hold_all_rows(storage, monkeypatch):
     monkeypatch.setattr("trusted_aggregator.host.storage._PAGE", 3)
     rows = [os.urandom(8) for _ in range(10)]
     for row in rows:
-        storage.add([Contribution(TASK, 0, row)])
+        storage.add([SealedContribution(TASK, 0, row)])
     assert list(storage.contributions(TASK, 0)) == rows
 
 
 def test_contributions_that_come_together_are_stored_together_or_not_at_all(storage):
-    storage.add([Contribution(TASK, 0, b"first"), Contribution(TASK, 1, b"other round")])
+    storage.add([SealedContribution(TASK, 0, b"first"), SealedContribution(TASK, 1, b"other round")])
     storage.add([])
     with pytest.raises(StateError, match="could not be stored"):
-        storage.add([Contribution(TASK, 0, b"second"), Contribution(None, 0, b"of no task")])
+        storage.add([SealedContribution(TASK, 0, b"second"), SealedContribution(None, 0, b"of no task")])
     assert list(storage.contributions(TASK, 0)) == [b"first"]
     assert list(storage.contributions(TASK, 1)) == [b"other round"]
 
 
 def test_what_add_returned_for_survives_an_abrupt_end(folder, files):
-    files.add([Contribution(TASK, 0, b"row")])
+    files.add([SealedContribution(TASK, 0, b"row")])
     files.apply([SealedRecord("population/a", b"1")])
     again = SqliteStorage(folder)  # the first one was never closed
     assert list(again.contributions(TASK, 0)) == [b"row"]
@@ -147,7 +148,7 @@ def test_many_threads_share_commits_and_none_is_lost(storage):
 
     def add(mine):
         for row in mine:
-            storage.add([Contribution(TASK, 0, row)])
+            storage.add([SealedContribution(TASK, 0, row)])
 
     threads = [threading.Thread(target=add, args=(mine,)) for mine in rows]
     for thread in threads:
@@ -174,12 +175,12 @@ def test_a_write_that_fails_half_way_changes_nothing(storage):
 
 
 def test_a_full_disk_is_never_acknowledged_and_stops_all_further_contributions(folder, files):
-    files.add([Contribution(TASK, 0, b"before")])
+    files.add([SealedContribution(TASK, 0, b"before")])
     _full(files, "_contributions")
     with pytest.raises(StateError, match="disk full"):
-        files.add([Contribution(TASK, 0, bytes(100_000))])
+        files.add([SealedContribution(TASK, 0, bytes(100_000))])
     for call in (
-        lambda: files.add([Contribution(TASK, 0, b"after")]),
+        lambda: files.add([SealedContribution(TASK, 0, b"after")]),
         lambda: files.wait_for(TASK, 0, 9, timeout=1),
     ):
         with pytest.raises(StateError, match="disk full"):
@@ -198,7 +199,7 @@ def test_a_full_disk_leaves_the_sealed_records_as_they_were(files):
 
 
 def test_waiting_for_what_never_comes_ends(storage):
-    storage.add([Contribution(TASK, 0, b"row")])
+    storage.add([SealedContribution(TASK, 0, b"row")])
     storage.wait_for(TASK, 0, 1, timeout=1)
     with pytest.raises(StateError, match="not stored in time"):
         storage.wait_for(TASK, 0, 2, timeout=0.05)
@@ -206,8 +207,8 @@ def test_waiting_for_what_never_comes_ends(storage):
 
 def test_erased_contributions_are_gone_from_the_files(folder, files):
     secret = os.urandom(32)
-    files.add([Contribution(TASK, 0, secret)])
-    files.add([Contribution(TASK, 1, b"stays")])
+    files.add([SealedContribution(TASK, 0, secret)])
+    files.add([SealedContribution(TASK, 1, b"stays")])
     assert any(secret in path.read_bytes() for path in folder.root.glob("contributions.db*"))
     files.erase(TASK, 0)
     files.finish_erasing()
@@ -217,7 +218,7 @@ def test_erased_contributions_are_gone_from_the_files(folder, files):
 
 def test_keep_only_erases_rounds_that_are_over(storage):
     for task, number in ((TASK, 0), (TASK, 1), (OTHER, 0)):
-        storage.add([Contribution(task, number, b"row")])
+        storage.add([SealedContribution(task, number, b"row")])
     storage.keep_only({(TASK, 1)})
     assert list(storage.contributions(TASK, 0)) == list(storage.contributions(OTHER, 0)) == []
     assert list(storage.contributions(TASK, 1)) == [b"row"]
@@ -232,7 +233,7 @@ def test_a_closed_storage_refuses(stores, folder):
     storage.close()
     storage.close()
     with pytest.raises(StateError, match="stopping"):
-        storage.add([Contribution(TASK, 0, b"late")])
+        storage.add([SealedContribution(TASK, 0, b"late")])
 
 
 def test_a_file_that_is_no_database_is_a_one_line_error(folder):
@@ -247,7 +248,7 @@ VECTORS = [b"small vector", b"large vector" + bytes(LARGE_BYTES)]
 
 
 def masked(vector, number=0):
-    return Contribution(TASK, number, b"masked by " + hashlib.sha256(vector).digest(), vector)
+    return SealedContribution(TASK, number, b"masked by ", hashlib.sha256(vector).digest(), vector)
 
 
 def digests(*vectors):
@@ -255,9 +256,9 @@ def digests(*vectors):
 
 
 def test_large_ciphertexts_and_masked_vectors_come_back_whole_and_in_order(storage):
-    given = [Contribution(TASK, 0, b"first"), Contribution(TASK, 0, LARGE), *map(masked, VECTORS)]
+    given = [SealedContribution(TASK, 0, b"first"), SealedContribution(TASK, 0, LARGE), *map(masked, VECTORS)]
     storage.add(given)
-    assert list(storage.contributions(TASK, 0)) == [one.ciphertext for one in given]
+    assert list(storage.contributions(TASK, 0)) == [one.stored for one in given]
     found = storage.masked(TASK, 0, digests(*VECTORS, b"not stored"))
     assert list(found) == list(zip(digests(*VECTORS), VECTORS, strict=True))
     assert list(storage.masked(TASK, 0, digests(VECTORS[1]))) == [(*digests(VECTORS[1]), VECTORS[1])]
@@ -266,7 +267,7 @@ def test_large_ciphertexts_and_masked_vectors_come_back_whole_and_in_order(stora
 
 def test_what_the_enclave_took_back_at_start_counts_as_stored(storage):
     storage.set_stored(TASK, 0, 3)
-    storage.add([Contribution(TASK, 0, b"row")])
+    storage.add([SealedContribution(TASK, 0, b"row")])
     storage.wait_for(TASK, 0, 4, timeout=1)
     with pytest.raises(StateError, match="not stored in time"):
         storage.wait_for(TASK, 1, 1, timeout=0.05)
@@ -331,9 +332,9 @@ SECRET = b"to be erased" * 3
 
 
 def _filled(storage):
-    storage.add([Contribution(TASK, 0, SECRET), Contribution(TASK, 1, b"stays")])
-    storage.add([Contribution(TASK, 0, SECRET + LARGE), masked(VECTORS[0]), masked(VECTORS[1])])
-    storage.add([Contribution(OTHER, 0, SECRET + LARGE)])
+    storage.add([SealedContribution(TASK, 0, SECRET), SealedContribution(TASK, 1, b"stays")])
+    storage.add([SealedContribution(TASK, 0, SECRET + LARGE), masked(VECTORS[0]), masked(VECTORS[1])])
+    storage.add([SealedContribution(OTHER, 0, SECRET + LARGE)])
 
 
 def _recorded(storage):
@@ -342,10 +343,12 @@ def _recorded(storage):
 
 #: What precedes each change, and the change.
 CHANGES = {
-    "add": (_filled, lambda storage: storage.add([Contribution(TASK, 0, b"new"), masked(VECTORS[0], 1)])),
+    "add": (_filled, lambda storage: storage.add([SealedContribution(TASK, 0, b"new"), masked(VECTORS[0], 1)])),
     "add large": (
         _filled,
-        lambda storage: storage.add([Contribution(TASK, 0, LARGE), Contribution(TASK, 2, LARGE), masked(VECTORS[1])]),
+        lambda storage: storage.add(
+            [SealedContribution(TASK, 0, LARGE), SealedContribution(TASK, 2, LARGE), masked(VECTORS[1])]
+        ),
     ),
     "add_part": (_filled, lambda storage: storage.add_part(TASK, 0, b"part")),
     "add_part large": (_filled, lambda storage: storage.add_part(TASK, 0, LARGE)),

@@ -17,8 +17,8 @@ from odp.errors import Refusal, StateError
 from odp.v1 import aggregator_pb2
 from odp.v1.aggregator_enclave_pb2 import AskHostParts, ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import HostSum, Refused, Submit
-from trusted_aggregator.rounds.host_half import EnclaveHost, Key, Pause, Submission, Survivors
+from trusted_aggregator.boundary.interface import HostSum, Refused, SealedContribution
+from trusted_aggregator.rounds.host_half import EnclaveHost, Key, Pause, Survivors
 
 
 class Vectors(Protocol):
@@ -39,36 +39,38 @@ class MaskedHost(EnclaveHost):
         """Whether the enclave's charge has a part for the host; before the charge, the round looks like any other."""
         return charged is not None and charged.host_part_bytes > 0
 
-    def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
+    def contribution(self, request: aggregator_pb2.SubmitRequest) -> SealedContribution | Refused:
         lengths = self._core.lengths(request.task_sha256, request.round)
         if isinstance(lengths, Refusal):
-            return self._core.sign_refusal(masked_submit(request, b""))
+            return self._core.sign_refusal(masked_contribution(request, b""))
         vector = request.masked_vector
         if len(vector) != lengths.host_part:
             return Refused(Refusal.MALFORMED)
-        return Submission(masked_submit(request, vector), vector)
+        return masked_contribution(request, vector)
 
     def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
         lengths = self._core.lengths(header.task_sha256, header.round)
         return lengths if isinstance(lengths, Refusal) else lengths.host_part
 
-    def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> Submit:
-        return masked_submit(header, b"")
+    def to_refuse(self, header: aggregator_pb2.SubmitHeader) -> SealedContribution:
+        return masked_contribution(header, b"")
 
-    def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> Submission | Refused:
+    def streamed(self, header: aggregator_pb2.SubmitHeader, data: bytes) -> SealedContribution | Refused:
         """See ``EnclaveHost``; without a vector, the round is not masked."""
         if not data:
             return Refused(Refusal.MALFORMED)
-        return Submission(masked_submit(header, data), data)
+        return masked_contribution(header, data)
 
     def host_sum(self, charged: ChargedRound, survivors: Survivors | None, pause: Pause) -> HostSum | None:
         return masked_sum(self._core, self._vectors, charged.task_sha256, charged.round, length=charged.host_part_bytes)
 
 
-def masked_submit(contribution: aggregator_pb2.SubmitRequest | aggregator_pb2.SubmitHeader, vector: bytes) -> Submit:
-    """The enclave's part of a masked contribution."""
+def masked_contribution(
+    message: aggregator_pb2.SubmitRequest | aggregator_pb2.SubmitHeader, vector: bytes
+) -> SealedContribution:
+    """The contribution of ``message`` with its masked vector."""
     digest = hashlib.sha256(vector).digest()
-    return Submit(contribution.task_sha256, contribution.round, contribution.sealed_contribution, digest)
+    return SealedContribution(message.task_sha256, message.round, message.sealed_contribution, digest, vector)
 
 
 def masked_sum(core: AggregatorCalls, vectors: Vectors, task_sha256: bytes, round: int, *, length: int) -> HostSum:

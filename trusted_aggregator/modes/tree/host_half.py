@@ -11,8 +11,8 @@ from odp.errors import Busy, Refusal
 from odp.v1 import aggregator_pb2
 from odp.v1.aggregator_enclave_pb2 import ChargedRound
 from trusted_aggregator.boundary.calls import AggregatorCalls
-from trusted_aggregator.boundary.interface import Refused, RoundState, Status, ordered
-from trusted_aggregator.rounds.host_half import EnclaveHost, Key, Submission
+from trusted_aggregator.boundary.interface import Refused, RoundState, SealedContribution, Status, ordered
+from trusted_aggregator.rounds.host_half import EnclaveHost, Key
 
 # The root gives a leaf what it lacks within a second or two.
 _AGAIN_SECONDS = 1.0, 5.0
@@ -45,7 +45,7 @@ class TreeHost(EnclaveHost):
         super().__init__(core)
         self._leaves = leaves
 
-    def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
+    def contribution(self, request: aggregator_pb2.SubmitRequest) -> SealedContribution | Refused:
         return Refused(Refusal.WRONG_LEAF)
 
     def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
@@ -87,11 +87,11 @@ class LeafHost(EnclaveHost):
         super().__init__(core)
         self._parts = parts
 
-    def submission(self, request: aggregator_pb2.SubmitRequest) -> Submission | Refused:
+    def contribution(self, request: aggregator_pb2.SubmitRequest) -> SealedContribution | Refused:
         if request.masked_sha256 or request.masked_vector:
             return Refused(Refusal.MALFORMED)
         self._require_held(request.task_sha256, request.round)
-        return super().submission(request)
+        return super().contribution(request)
 
     def stream_bytes(self, header: aggregator_pb2.SubmitHeader) -> int | Refusal:
         self._require_held(header.task_sha256, header.round)

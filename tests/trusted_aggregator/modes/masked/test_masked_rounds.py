@@ -18,7 +18,7 @@ from odp.crypto.secure_aggregation.masked import Halves, mask, set_sha256
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
 from odp.evaluation.noise import NoNoise
 from odp.v1 import aggregator_pb2, common_pb2
-from trusted_aggregator.boundary.interface import HostSum, Status
+from trusted_aggregator.boundary.interface import HostSum, SealedContribution, Status
 from trusted_aggregator.modes.masked.host_half import masked_sum
 from trusted_aggregator.state.records import Writes, noise_key
 
@@ -308,13 +308,8 @@ def test_a_flipped_bit_of_either_half_is_refused_and_leaves_nothing(
 
 
 def test_each_contribution_of_a_batch_is_compared_with_its_own_vector(host: Host) -> None:
-    def request(device: int, of: int, round: int = 0) -> aggregator_pb2.SubmitRequest:
-        return aggregator_pb2.SubmitRequest(
-            task_sha256=host.world.task_sha256,
-            round=round,
-            sealed_contribution=host.sealed(device),
-            masked_sha256=host.halve(of).secret[32:],
-        )
+    def request(device: int, of: int, round: int = 0) -> SealedContribution:
+        return SealedContribution(host.world.task_sha256, round, host.sealed(device), host.halve(of).secret[32:])
 
     host.halves[5] = host.halve(1)  # another device with the same seed and vector
     batch = [request(1, 1), request(2, 1), request(3, 3, 7), request(4, 4), request(1, 1), request(5, 1), request(2, 2)]

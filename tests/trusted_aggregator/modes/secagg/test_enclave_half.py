@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odp.errors import ConfigurationError, PrivacyError, Refusal, StateError
-from odp.v1 import aggregator_pb2
-from trusted_aggregator.boundary.interface import HostSum
+from trusted_aggregator.boundary.interface import HostSum, SealedContribution
 
 NAME = bytes(range(32))
 
@@ -23,9 +22,7 @@ def test_a_contribution_is_refused_for_good_and_none_is_expected(world):
     assert world.core.sealed_bytes(*key) == world.core.host_part_bytes(*key) == 0
     sealed = world.sealed(1)
     assert world.core.submit(*key, sealed) is Refusal.MALFORMED
-    (refused,) = world.core.submit_batch(
-        [aggregator_pb2.SubmitRequest(task_sha256=key[0], round=0, sealed_contribution=sealed)]
-    )
+    (refused,) = world.core.submit_batch([SealedContribution(*key, sealed)])
     assert refused is not None
     assert refused.refusal is Refusal.MALFORMED
     assert refused.signature

@@ -24,6 +24,7 @@ from odp.signed.task import open_task
 from odp.trust.enclave.platform import EmulatedPlatform
 from odp.trust.enclave.policy import EnclavePolicy
 from odp.v1 import aggregator_pb2, common_pb2, leaf_pb2
+from trusted_aggregator.boundary import wire
 from trusted_aggregator.modes.enclave.sampling import Draw
 from trusted_aggregator.modes.tree.enclave_half import Piece
 
@@ -143,13 +144,13 @@ class TestDevices:
         request = aggregator_pb2.SubmitRequest(
             task_sha256=tree.task_sha256, round=0, sealed_contribution=tree.sealed(0)
         )
-        (refused,) = tree.core.submit_batch([request])
+        (refused,) = tree.core.submit_batch([wire.sealed_of(request)])
         assert (refused.refusal, refused.signature) == (Refusal.WRONG_LEAF, b"")
         tree.fill(range(6))
         for number in range(2):
             tree.hand_in(number)
         tree.close()
-        (refused,) = tree.core.submit_batch([request])
+        (refused,) = tree.core.submit_batch([wire.sealed_of(request)])
         assert refused.signature == b"", "a leaf counted these bytes"
 
     def test_devices_spread_evenly_and_change_leaves_from_round_to_round(self):
