@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from odp._validate import identifier, strict_keywords
@@ -35,6 +37,17 @@ class Question(abc.ABC):
 
     Raises ConfigurationError for a value out of range, PrivacyError for a delta that is no guarantee at this cohort.
     """
+
+    #: The section of a task file that has the question's own fields.
+    section: ClassVar[str]
+    #: The sections that it has besides, [privacy] and [cohort] apart.
+    more_sections: ClassVar[tuple[str, ...]] = ()
+    #: Fields that a task file has at its top.
+    at_the_top: ClassVar[tuple[str, ...]] = ()
+    #: Fields of numbers: a task file names theirs.
+    arrays: ClassVar[tuple[str, ...]] = ()
+    #: Where ``section`` has a table for each query: what a query can be, by its kind.
+    query_kinds: ClassVar[Mapping[str, type]] = MappingProxyType({})
 
     name: str
     privacy: UserLevelDP
@@ -99,7 +112,9 @@ class Declared(Protocol):
 
 
 class TrainingData(Declared, Protocol):
-    """Which local data a device trains on."""
+    """Which local data a device trains on; ``kind`` is its name in a task file."""
+
+    kind: ClassVar[str]
 
     def check(self, ratings: Ratings) -> None:
         """Raises DataError where a simulated population's ratings are not such data."""
@@ -169,6 +184,11 @@ def default_training() -> Training:
 def questions() -> dict[str, type[Question]]:
     """What can be asked, by the name of the training."""
     return {name: getattr(part_of(name, "task"), entry.question) for name, entry in TABLE.items() if entry.question}
+
+
+def tasks_without_rounds() -> dict[str, type]:
+    """Tasks whose devices report to the server alone, by the name of the training."""
+    return {name: getattr(part_of(name, "config"), entry.task) for name, entry in TABLE.items() if entry.task}
 
 
 def define(

@@ -20,13 +20,15 @@ class Entry:
     """One algorithm: its package (its module ``algorithm`` has the class ``TaskAlgorithm``), and what developers write.
 
     ``training`` is a class of the package's module ``config``, for an ``odp.Task``; ``question`` one of its module
-    ``task``, a task of its own. One of them is empty. ``shared`` names modules that ``_FEDERATED`` has in its place.
+    ``task``, a task of its own; ``task`` one of its module ``config``, a task without rounds. At most one of them is
+    there. ``shared`` names modules that ``_FEDERATED`` has in its place.
     Of a ``local`` one, devices report to the server alone: no enclave has its code.
     """
 
     package: str
     training: str = ""
     question: str = ""
+    task: str = ""
     shared: tuple[str, ...] = ()
     local: bool = False
 
@@ -57,7 +59,7 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         # Questions above under another trust.
         "local_statistics": Entry("odp.algorithms.local_statistics", local=True),
         "local_heavy_hitters": Entry("odp.algorithms.local_heavy_hitters", local=True),
-        "draw_and_discard": Entry("odp.algorithms.draw_and_discard", local=True),
+        "draw_and_discard": Entry("odp.algorithms.draw_and_discard", task="DrawAndDiscard", local=True),
         "shuffled_statistics": Entry("odp.algorithms.shuffled_statistics"),
     }
 )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,8 @@ class Examples:
     Raises:
       ConfigurationError: a name or a number is out of range.
     """
+
+    kind: ClassVar[str] = "examples"
 
     features: Mapping[str, Feature]
     label: str = "label"

@@ -23,7 +23,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,8 @@ class Tensor:
     Raises:
       ConfigurationError: a number is out of range.
     """
+
+    kind: ClassVar[str] = "tensor"
 
     shape: Sequence[int]
     low: float
@@ -141,6 +143,8 @@ class Category:
     Raises:
       ConfigurationError: the number is out of range, or names are malformed or not distinct.
     """
+
+    kind: ClassVar[str] = "category"
 
     classes: int | Sequence[str]
 
@@ -242,6 +246,8 @@ class Text:
       ConfigurationError: a token is not one of its unit or occurs twice, or a number is out of range.
     """
 
+    kind: ClassVar[str] = "text"
+
     vocabulary: Sequence[str]
     length: int
     unit: str = WORD
@@ -325,7 +331,7 @@ class Text:
 
 Feature = Tensor | Category | Text
 #: By the name of each kind in a task file.
-KINDS: Mapping[str, type[Feature]] = MappingProxyType({"tensor": Tensor, "category": Category, "text": Text})
+KINDS: Mapping[str, type[Feature]] = MappingProxyType({cls.kind: cls for cls in (Tensor, Category, Text)})
 
 
 def feature_of(message: federated_pb2.TensorFeature) -> Feature:

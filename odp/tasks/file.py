@@ -1,39 +1,30 @@
-"""A task as a TOML file, for the CLI: the same names and checks as the Python API, errors with file:line."""
+"""A task as a TOML file, for the CLI: the same names and checks as the Python API, errors with file:line.
+
+What an algorithm has in a file, its classes say (``odp.algorithms.choices``); the table of algorithms finds them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import json
 import re
 import tomllib
+import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from odp._validate import known_keys, nearest
-from odp.algorithms.choices import Question
-from odp.algorithms.dpam.config import DPAM, RatingsData
-from odp.algorithms.dpftrl.config import DPFTRL
-from odp.algorithms.dpsgd.config import DPSGD
-from odp.algorithms.draw_and_discard.config import DrawAndDiscard
-from odp.algorithms.draw_and_discard.features import Boolean, Number
-from odp.algorithms.fedavg.config import DPFedAvg
-from odp.algorithms.heavy_hitters.task import HeavyHitters
-from odp.algorithms.implicit.config import ImplicitData, ImplicitDPAM
-from odp.algorithms.model_evaluation.task import Evaluation, PersonalTraining, sha256_of
-from odp.algorithms.private_fl.config import PrivateFL
-from odp.algorithms.quantiles.task import Quantiles
-from odp.algorithms.statistics.task import Histogram, Mean, Statistics
+from odp.algorithms.choices import Question, questions, tasks_without_rounds, trainings
 from odp.errors import ConfigurationError, DataError, PrivacyError
-from odp.models.events import Events
-from odp.models.examples import Examples
-from odp.models.features import KINDS, Category
+from odp.models.features import KINDS
 from odp.models.glm import Glm
 from odp.models.matrix_factorization import MatrixFactorization
 from odp.numerics.archives import UNREADABLE, require_growth, unpacked_bytes
@@ -42,47 +33,35 @@ from odp.protocol.terms import Cohort, UserLevelDP
 from odp.signed.broadcast.config import Broadcast
 from odp.tasks.task import CountUsable, Task
 
-_MODELS = {"matrix_factorization": MatrixFactorization, "glm": Glm}
-_TRAININGS = {
-    "dpam": DPAM,
-    "implicit_dpam": ImplicitDPAM,
-    "fedavg": DPFedAvg,
-    "dpsgd": DPSGD,
-    "dpftrl": DPFTRL,
-    "private_fl": PrivateFL,
-}
+if TYPE_CHECKING:
+    from odp.algorithms.draw_and_discard.config import DrawAndDiscard
+
 _COUNT = "count_usable"
 _SECTIONS: dict[str, dict[str, type]] = {
-    "model": dict(_MODELS),
-    "data": {"ratings": RatingsData, "implicit": ImplicitData, "examples": Examples},
+    "model": {"matrix_factorization": MatrixFactorization, "glm": Glm},
+    "data": {data.kind: data for training in trainings().values() for data in training.data},
     "privacy": {"user_level_dp": UserLevelDP},
-    "training": dict(_TRAININGS),
+    "training": dict(trainings()),
     "cohort": {"cohort": Cohort},
     "broadcast": {"broadcast": Broadcast},
     _COUNT: {_COUNT: CountUsable},
 }
 _REQUIRED = ("model", "data", "privacy")
-_QUERIES: dict[str, type] = {"histogram": Histogram, "mean": Mean}
-#: Questions that have all of their own fields in one section, and the sections that they have besides.
-_QUESTIONS: dict[str, type] = {"quantiles": Quantiles, "heavy_hitters": HeavyHitters, "evaluation": Evaluation}
+_QUESTIONS = {question.section: question for question in questions().values()}
 _QUESTION_SECTIONS = ("privacy", "cohort")
-#: Keys at the top of a file with [queries.NAME], beside the name.
-_TRUST = ("trust", "corrupt_fraction")
-_MORE_SECTIONS = {"evaluation": ("model", "data")}
+#: Tasks that have all of their fields, but for the two at the top, in one section.
+_LOCAL = tasks_without_rounds()
+_AT_THE_TOP = ("name", "population")
 #: Keys whose value is the path of a file of numbers, by section.
 _GROUPED = "item_features"
-_ARRAYS = {"model": (_GROUPED,), "evaluation": ("of", "against")}
+_ARRAYS = {"model": (_GROUPED,), **{section: question.arrays for section, question in _QUESTIONS.items()}}
 #: Key of [model] that names a catalogue file.
 _CATALOGUE = "catalogue"
 #: Fields that a task has, or has not: without them, nothing is chosen by rule.
 _OPTIONAL = ("events", "against", "personal", _CATALOGUE)
 _LARGEST = 2**20
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-#: A task without rounds has all of its fields, but for the two at the top, in one section.
-_LOCAL = "draw_and_discard"
-_LOCAL_KINDS: dict[str, type] = {"number": Number, "boolean": Boolean, "category": Category}
-_AT_THE_TOP = ("name", "population")
-AnyTask = Task | Question | DrawAndDiscard
+AnyTask: TypeAlias = "Task | Question | DrawAndDiscard"
 
 
 def load_task(path: str | Path) -> AnyTask:
@@ -123,12 +102,11 @@ def parse_task(text: str, *, where: str = "task.toml") -> AnyTask:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets of any depth
         raise ConfigurationError(f"{where}: not valid TOML: {error}") from error
-    if _LOCAL in content:
-        return _parse_local(content, where=where, text=text)
+    for section in _LOCAL.keys() & content.keys():
+        return _parse_local(section, content, where=where, text=text)
     for section in _QUESTIONS.keys() & content.keys():
-        return _parse_question(section, content, where=where, text=text)
-    if "queries" in content:
-        return _parse_statistics(content, where=where, text=text)
+        parse = _parse_queries if _QUESTIONS[section].query_kinds else _parse_question
+        return parse(_QUESTIONS[section], content, where=where, text=text)
     _check_keys(content, ["name", "population", *_SECTIONS], where=where, text=text, section="")
     _require(content, ("name", *_REQUIRED), where=where)
     content = _with_arrays(content, "model", where=where, text=text)
@@ -144,72 +122,64 @@ def parse_task(text: str, *, where: str = "task.toml") -> AnyTask:
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
 
 
-def _parse_local(content: dict[str, Any], *, where: str, text: str) -> DrawAndDiscard:
-    _check_keys(content, [*_AT_THE_TOP, _LOCAL], where=where, text=text, section="")
+def _parse_local(section: str, content: dict[str, Any], *, where: str, text: str) -> DrawAndDiscard:
+    _check_keys(content, [*_AT_THE_TOP, section], where=where, text=text, section="")
     _require(content, ("name",), where=where)
     shared = {name: content[name] for name in _AT_THE_TOP if name in content}
-    kinds: dict[str, type] = {_LOCAL: DrawAndDiscard}
-    task: DrawAndDiscard = _build(
-        _LOCAL, content[_LOCAL], kinds, where=where, text=text, shared=shared, features=_LOCAL_KINDS
-    )
+    kinds = {section: _LOCAL[section]}
+    task: DrawAndDiscard = _build(section, content[section], kinds, where=where, text=text, shared=shared)
     return task
 
 
-def _parse_statistics(content: dict[str, Any], *, where: str, text: str) -> Question:
-    _check_question(content, "queries", where=where, text=text, keys=_TRUST)
-    queries_by_name = content["queries"]
+def _parse_queries(kind: type[Question], content: dict[str, Any], *, where: str, text: str) -> Question:
+    _check_question(kind, content, where=where, text=text)
+    section, queries_by_name = kind.section, content[kind.section]
     if not isinstance(queries_by_name, dict) or not queries_by_name:
-        line = _line_of(text, "queries", None)
-        raise ConfigurationError(f"{where}:{line}: Expected one table [queries.NAME] per query")
+        line = _line_of(text, section, None)
+        raise ConfigurationError(f"{where}:{line}: Expected one table [{section}.NAME] per query")
     queries = {
-        name: _build(f"queries.{name}", query, _QUERIES, where=where, text=text)
+        name: _build(f"{section}.{name}", query, kind.query_kinds, where=where, text=text)
         for name, query in queries_by_name.items()
     }
-    parts = _question_parts(content, "queries", where=where, text=text)
-    trust = {name: content[name] for name in _TRUST if name in content}
+    parts = _question_parts(kind, content, where=where, text=text)
+    fields = {name: content[name] for name in (*_AT_THE_TOP, *kind.at_the_top) if name in content}
+    fields[section] = queries
     try:
-        return Statistics(
-            name=content["name"], population=content.get("population", ""), queries=queries, **trust, **parts
-        )
+        return kind(**fields, **parts)
     except (ConfigurationError, PrivacyError) as error:
-        named = [name for name in _TRUST if str(error).startswith(f"Expected {name}=")]
+        named = [name for name in kind.at_the_top if str(error).startswith(f"Expected {name}=")]
         place = ("", named[0]) if named else _named_in(str(error), parts)
         raise type(error)(f"{where}:{_line_of(text, *place)}: {error}" if place else f"{where}: {error}") from error
 
 
-def _parse_question(section: str, content: dict[str, Any], *, where: str, text: str) -> Question:
-    _check_question(content, section, where=where, text=text)
+def _parse_question(kind: type[Question], content: dict[str, Any], *, where: str, text: str) -> Question:
+    _check_question(kind, content, where=where, text=text)
+    section = kind.section
     content = _with_arrays(content, section, where=where, text=text)
     shared = {"name": content["name"], "population": content.get("population", ""), "cohort": Cohort()}
-    shared |= _question_parts(content, section, where=where, text=text)
-    kinds = {section: _QUESTIONS[section]}
-    question: Question = _build(section, content[section], kinds, where=where, text=text, shared=shared)
+    shared |= _question_parts(kind, content, where=where, text=text)
+    question: Question = _build(section, content[section], {section: kind}, where=where, text=text, shared=shared)
     return question
 
 
-def _own_fields(kind: type[Question]) -> list[str]:
-    """The fields of a question beside those that stand in sections of their own."""
-    common = {field.name for field in dataclasses.fields(Question)}
-    common |= {
-        name for section, question in _QUESTIONS.items() if question is kind for name in _MORE_SECTIONS.get(section, ())
-    }
-    return [field.name for field in dataclasses.fields(kind) if field.name not in common]
+def _elsewhere(part: object) -> set[str]:
+    """The fields of a part that do not stand in its section."""
+    if isinstance(part, Question):
+        return {field.name for field in dataclasses.fields(Question)} | {*part.more_sections}
+    return set(_AT_THE_TOP) if isinstance(part, tuple(_LOCAL.values())) else set()
 
 
-def _check_question(
-    content: dict[str, Any], section: str, *, where: str, text: str, keys: tuple[str, ...] = ()
-) -> None:
-    more = _MORE_SECTIONS.get(section, ())
-    valid = ["name", "population", *keys, section, *more, *_QUESTION_SECTIONS]
+def _check_question(kind: type[Question], content: dict[str, Any], *, where: str, text: str) -> None:
+    valid = [*_AT_THE_TOP, *kind.at_the_top, kind.section, *kind.more_sections, *_QUESTION_SECTIONS]
     _check_keys(content, valid, where=where, text=text, section="")
-    _require(content, ("name", *more, "privacy"), where=where)
+    _require(content, ("name", *kind.more_sections, "privacy"), where=where)
 
 
-def _question_parts(content: dict[str, Any], question: str, *, where: str, text: str) -> dict[str, Any]:
+def _question_parts(kind: type[Question], content: dict[str, Any], *, where: str, text: str) -> dict[str, Any]:
     """What the sections describe that a question has besides its own."""
     return {
         section: _build(section, content[section], _SECTIONS[section], where=where, text=text)
-        for section in (*_MORE_SECTIONS.get(question, ()), *_QUESTION_SECTIONS)
+        for section in (*kind.more_sections, *_QUESTION_SECTIONS)
         if section in content
     }
 
@@ -226,22 +196,23 @@ def render_task(task: AnyTask) -> str:
     Item features and parameters are named in a comment: save them to a .npy file and name that.
     """
     lines = [f"name = {toml_of(task.name)}", f"population = {toml_of(task.population)}"]
-    parts: list[tuple[str, Any, dict[str, type]]]
+    parts: list[tuple[str, Any, Mapping[str, type]]] = []
+    sections: Iterable[str] = ()
     if isinstance(task, Question):
-        if isinstance(task, Statistics):
-            trust = {name: getattr(task, name) for name in _TRUST}
-            lines += [f"{name} = {toml_of(value)}" for name, value in trust.items() if value is not None]
-            parts = [(f"queries.{name}", query, _QUERIES) for name, query in task.queries.items()]
+        top = {name: getattr(task, name) for name in task.at_the_top}
+        lines += [f"{name} = {toml_of(value)}" for name, value in top.items() if value is not None]
+        section, kinds = task.section, task.query_kinds
+        parts = [(name, getattr(task, name), _SECTIONS[name]) for name in task.more_sections]
+        if kinds:
+            parts += [(f"{section}.{name}", query, kinds) for name, query in getattr(task, section).items()]
         else:
-            ((name, question),) = ((name, kind) for name, kind in _QUESTIONS.items() if isinstance(task, kind))
-            parts = [(section, getattr(task, section), _SECTIONS[section]) for section in _MORE_SECTIONS.get(name, ())]
-            parts.append((name, task, {name: question}))
-        parts += [(section, getattr(task, section), _SECTIONS[section]) for section in _QUESTION_SECTIONS]
-    elif isinstance(task, DrawAndDiscard):
-        parts = [(_LOCAL, task, {_LOCAL: DrawAndDiscard})]
-    else:
+            parts.append((section, task, {section: type(task)}))
+        sections = _QUESTION_SECTIONS
+    elif isinstance(task, Task):
         sections = [name for name in _SECTIONS if name != _COUNT or task.count_usable is not None]
-        parts = [(section, getattr(task, section), _SECTIONS[section]) for section in sections]
+    else:
+        parts = [(section, task, {section: kind}) for section, kind in _LOCAL.items() if isinstance(task, kind)]
+    parts += [(name, getattr(task, name), _SECTIONS[name]) for name in sections]
     for section, part, kinds in parts:
         kind = next(name for name, accepted in kinds.items() if isinstance(part, accepted))
         lines += ["", f"[{section}]"]
@@ -250,9 +221,7 @@ def render_task(task: AnyTask) -> str:
         for field in dataclasses.fields(part):
             if (value := getattr(part, field.name)) is None and field.name in _OPTIONAL:
                 continue
-            if isinstance(part, Question) and field.name not in _own_fields(type(part)):
-                continue  # they stand in sections of their own
-            if isinstance(part, DrawAndDiscard) and field.name in _AT_THE_TOP:
+            if field.name in _elsewhere(part):
                 continue
             if not field.init or (isinstance(task, Question) and field.name == "max_items_per_user"):
                 continue
@@ -260,7 +229,8 @@ def render_task(task: AnyTask) -> str:
                 lines.append(f"# {field.name}: version {value.version} of {value.population}, {value.sha256.hex()}")
                 continue
             if isinstance(value, np.ndarray) and value.ndim == 1:
-                lines.append(f"# {field.name}: {len(value)} parameters, SHA-256 {sha256_of(value).hex()}")
+                digest = hashlib.sha256(value.astype("<f4").tobytes()).hexdigest()
+                lines.append(f"# {field.name}: {len(value)} parameters, SHA-256 {digest}")
                 continue
             if isinstance(value, np.ndarray):
                 lines.append(
@@ -275,17 +245,13 @@ def render_task(task: AnyTask) -> str:
 def _build(
     section: str,
     table: Any,
-    kinds: dict[str, type],
+    kinds: Mapping[str, type],
     *,
     where: str,
     text: str,
     shared: Mapping[str, Any] = MappingProxyType({}),
-    features: Mapping[str, type] = KINDS,
 ) -> Any:
-    """What one section describes.
-
-    ``shared`` are fields that the file has in places of their own, ``features`` the kinds that features may have.
-    """
+    """What one section describes; ``shared`` are fields that the file has in places of their own."""
     line = _line_of(text, section, None)
     if not isinstance(table, dict):
         raise ConfigurationError(f"{where}:{line}: Expected [{section}] to be a table of keys")
@@ -301,12 +267,9 @@ def _build(
     _check_keys(values, names, where=where, text=text, section=section)
     hints = typing.get_type_hints(cls)
     try:
-        values = {name: float(value) if _is_float(hints[name], value) else value for name, value in values.items()}
-        if isinstance(values.get("events"), dict):
-            values["events"] = Events(**values["events"])
-        if isinstance(values.get("personal"), dict):
-            values["personal"] = PersonalTraining(**values["personal"])
+        values = {name: _value(hints[name], value) for name, value in values.items()}
         if isinstance(values.get("features"), dict):
+            features = getattr(cls, "feature_kinds", KINDS)
             values["features"] = {
                 name: _feature(name, feature, features) for name, feature in values["features"].items()
             }
@@ -394,13 +357,16 @@ def _required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _is_float(hint: Any, value: Any) -> bool:
-    return (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and (hint is float or float in typing.get_args(hint))
-        and (int not in typing.get_args(hint))
-    )
+def _value(hint: Any, value: Any) -> Any:
+    """A field's value: a whole number for a float is one, and a table for a part that has fields is that part."""
+    kinds: tuple[Any, ...] = (hint,)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        kinds = typing.get_args(hint)
+    if isinstance(value, dict):
+        parts = (kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind))
+        return next((part(**value) for part in parts), value)
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_whole and float in kinds and int not in kinds else value
 
 
 def _check_keys(keys: dict[str, Any], valid: list[str], *, where: str, text: str, section: str) -> None:
@@ -451,20 +417,14 @@ def toml_of(value: object) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, enum.Enum):
         return toml_of(value.value)
-    for kind, feature in {**_LOCAL_KINDS, **KINDS}.items():
-        if isinstance(value, feature):
-            return toml_of({"kind": kind, **vars(value)})
-    if isinstance(value, PersonalTraining):
-        return toml_of(vars(value))
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        kind = {"kind": getattr(value, "kind", None), **fields}
+        return toml_of({name: inner for name, inner in kind.items() if inner is not None})
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key_of(str(name))} = {toml_of(inner)}" for name, inner in value.items()) + " }"
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(toml_of(entry) for entry in value)}]"
-    if isinstance(value, Events):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return (
-            "{ " + ", ".join(f"{name} = {toml_of(inner)}" for name, inner in fields.items() if inner is not None) + " }"
-        )
     if isinstance(value, float):
         return repr(float(value))  # a numpy float writes its type, too
     return repr(value)

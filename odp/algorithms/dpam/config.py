@@ -39,6 +39,8 @@ class RatingsData:
       events: Makes the ratings of events instead, as the task says: see ``odp.Events``; without a table.
     """
 
+    kind: ClassVar[str] = "ratings"
+
     table: str = _TABLE
     low: float = 1.0
     high: float = 5.0

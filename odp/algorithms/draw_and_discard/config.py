@@ -18,7 +18,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -77,6 +78,11 @@ class DrawAndDiscard:
     Raises:
       ConfigurationError: a value is out of range.
     """
+
+    #: By the name of each kind in a task file.
+    feature_kinds: ClassVar[Mapping[str, type]] = MappingProxyType(
+        {kind.kind: kind for kind in (Number, Boolean, Category)}
+    )
 
     name: str
     features: Mapping[str, Boolean | Number | Category] = field(hash=False)

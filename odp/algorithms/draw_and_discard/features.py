@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ MOST_FEATURES, MOST_INPUTS = 64, 2**16
 @dataclass(frozen=True)
 class Boolean:
     """A column of 0 and 1, or of false and true."""
+
+    kind: ClassVar[str] = "boolean"
 
     @property
     def size(self) -> int:
@@ -77,6 +79,8 @@ class Number:
     Raises:
       ConfigurationError: a number is out of range.
     """
+
+    kind: ClassVar[str] = "number"
 
     low: float = 0.0
     high: float = 1.0

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from odp import _validate
 from odp.algorithms.choices import Question
@@ -62,6 +62,8 @@ class HeavyHitters(Question):
 
     Raises ConfigurationError for a value out of range, PrivacyError for a delta that is no guarantee at this cohort.
     """
+
+    section: ClassVar[str] = "heavy_hitters"
 
     events: Events
     alphabet: str = LETTERS

@@ -40,6 +40,8 @@ class ImplicitData:
       events: Takes the items of events instead, as the task says: see ``odp.Events``; without value and aggregate.
     """
 
+    kind: ClassVar[str] = "implicit"
+
     table: str = _TABLE
     events: Events | None = None
 

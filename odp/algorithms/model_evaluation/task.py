@@ -18,7 +18,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -119,6 +119,10 @@ class Evaluation(Question):
 
     Raises ConfigurationError for a value out of range, PrivacyError for a delta that is no guarantee at this cohort.
     """
+
+    section: ClassVar[str] = "evaluation"
+    more_sections: ClassVar[tuple[str, ...]] = ("model", "data")
+    arrays: ClassVar[tuple[str, ...]] = ("of", "against")
 
     model: Any
     data: Examples | RatingsData

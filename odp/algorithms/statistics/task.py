@@ -32,7 +32,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -268,6 +269,10 @@ class Statistics(Question):
 
     Raises ConfigurationError for a value out of range, PrivacyError for a delta that is no guarantee at this cohort.
     """
+
+    section: ClassVar[str] = "queries"
+    at_the_top: ClassVar[tuple[str, ...]] = ("trust", "corrupt_fraction")
+    query_kinds: ClassVar[Mapping[str, type]] = MappingProxyType({"histogram": Histogram, "mean": Mean})
 
     queries: Mapping[str, Histogram | Mean] = field(hash=False)
     trust: str = AGGREGATOR
