@@ -82,6 +82,7 @@ def examples_of(people: odp.data.ExampleColumns) -> dict[str, list[tuple[Any, ..
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS)
+@pytest.mark.slow
 def test_each_form_gives_the_same_examples(tmp_path: Path, rows: list[Row]) -> None:
     expected: dict[str, list[tuple[Any, ...]]] = {}
     for who, length, word, code, label in rows:

@@ -131,6 +131,7 @@ def written_in_two_ways(rows: list[Row]) -> bool:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=tables(ordinary))
+@pytest.mark.slow
 def test_every_form_of_a_table_gives_the_same_rows_for_any_kind_of_id(
     rows: list[Row], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

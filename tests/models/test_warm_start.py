@@ -179,6 +179,7 @@ def test_models_of_other_kinds_are_no_start() -> None:
         odp.items.warm_start(ours, ("a", "b"))
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_start_and_begins_with_it(tmp_path: Path) -> None:
     ratings = odp.data.synthetic_movielens(n_users=300, n_items=60, seed=5)
     named = dataclasses.replace(ratings, titles=tuple(f"Film {place} (1999)" for place in range(60)))
@@ -214,6 +215,7 @@ def seen_by(n_users: int, *, seed: int) -> Ratings:
 
 
 @pytest.mark.parametrize("epsilon", [2.0, math.inf])
+@pytest.mark.slow
 def test_items_that_people_have_seen_begin_a_training_that_finds_more_with_less_budget(epsilon: float) -> None:
     """Noise is seeded: no false alarms."""
     keys = tuple(f"film {place}" for place in range(120))
@@ -251,6 +253,7 @@ def test_a_start_of_popularity_alone_puts_the_items_in_their_order(rank: int) ->
     assert not start.tells(("0", "new"))
 
 
+@pytest.mark.slow
 def test_a_start_helps_where_a_catalogue_is_small() -> None:
     """A quarter of 120 items would be too few to tell tastes by. Noise is seeded: no false alarms."""
     keys, split = tuple(map(str, range(120))), random_split(seen_by(900, seed=2), seed=2)

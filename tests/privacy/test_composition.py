@@ -49,6 +49,7 @@ def at(events, delta: float, **how: float) -> float:
         (0.1, 1.0, 10, 1e-6, 3.46598, 4.06823),
     ],
 )
+@pytest.mark.slow
 def test_golden_values_of_poisson_sampling(q, sigma, rounds, delta, pld, rdp):
     events = {sampled(q, sigma): rounds}
     assert at(events, delta) == pytest.approx(pld, abs=1e-4)

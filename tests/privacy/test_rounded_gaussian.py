@@ -91,6 +91,7 @@ def test_the_low_bits_of_huge_numbers_are_uniform(ratio):
 
 
 @pytest.mark.parametrize("ratio", [260.0, 5000.0])
+@pytest.mark.slow
 def test_positions_within_a_cell_follow_the_exact_law_and_uniform_ones_are_noticed(ratio, monkeypatch):
     """Two-sided z-test, false alarm 1e-6; the same test rejects a sampler that skips the acceptance step."""
     sampler = RoundedGaussian(ratio)

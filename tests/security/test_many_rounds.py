@@ -26,12 +26,14 @@ def test_r250_a_later_round_adds_no_more_to_log_and_files_than_an_early_one(read
     assert growth(readings[0], what) < 1.5
 
 
+@pytest.mark.slow
 def test_r250_a_start_reads_a_state_and_not_all_entries(readings):
     _, middle, last = readings[0]
     assert last.stored_bytes > 1.5 * middle.stored_bytes
     assert last.start_bytes < 0.3 * last.stored_bytes
 
 
+@pytest.mark.slow
 def test_r250_epsilon_of_the_compact_state_is_that_of_all_entries(readings):
     compact, whole = readings[1]
     assert compact == whole > 0

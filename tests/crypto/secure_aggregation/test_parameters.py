@@ -32,6 +32,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize(("adversary", "corrupt", "dropout"), PUBLISHED)
+@pytest.mark.slow
 def test_parameters_are_the_published_ones(adversary: Adversary, corrupt: float, dropout: float) -> None:
     threat = Threat(adversary=adversary, corrupt=corrupt, dropout=dropout)
     found = [find(clients=clients, threat=threat) for clients in COHORTS]
@@ -135,6 +136,7 @@ def test_a_lying_server_that_drops_whom_it_likes_cannot_cut_the_ring(
 
 @pytest.mark.parametrize("adversary", Adversary)
 @pytest.mark.parametrize("roster", [0, 40, 300])
+@pytest.mark.slow
 def test_some_graph_serves_where_the_complete_one_does_and_nowhere_else(adversary: Adversary, roster: int) -> None:
     """What a session asks while it gathers clients, and what a refusal names as feasible."""
     for corrupt, dropout in itertools.product((0.0, 0.1, 0.33), (0.0, 0.1, 0.28)):

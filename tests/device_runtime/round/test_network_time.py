@@ -156,6 +156,7 @@ def take_part(world: World, device: int, processes: ComputingProcesses, fixed_ti
     ],
     ids=["trains", "crashes", "without examples"],
 )
+@pytest.mark.slow
 def test_a_device_sends_at_the_same_time_whatever_its_training_did(
     worlds: Callable[..., World], processes: ComputingProcesses, device: int, make: Callable[[], Program], empty: bool
 ) -> None:

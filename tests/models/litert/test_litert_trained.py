@@ -286,6 +286,7 @@ def _work(definition: common_pb2.TaskDefinition, trainer: IsolatedTrainer) -> Wo
     [(None, 60.0), (hostile.crashing, 60.0), (hostile.refusing, 60.0), (hostile.hungry, 60.0), (hostile.endless, 1.5)],
     ids=["honest", "crashing", "refusing", "hungry", "endless"],
 )
+@pytest.mark.slow
 def test_a_device_with_a_hostile_program_sends_the_empty_contribution(
     trainer: IsolatedTrainer, tmp_path: Path, make: Callable[[Program], Program] | None, seconds: float
 ) -> None:

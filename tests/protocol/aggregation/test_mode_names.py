@@ -39,6 +39,8 @@ NAMED = {
 
 def names_in(source: str) -> Iterator[str]:
     """Names of modes in the code of ``source``."""
+    if not NAMES.search(source):
+        return
     tree = ast.parse(source)
     prose = {
         id(node.body[0].value)

@@ -89,6 +89,7 @@ def broken(finished: Finished, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished.log, tmp_path / "log"))
 
 
+@pytest.mark.slow
 def test_the_log_of_a_real_run_passes_and_says_what_it_cost(finished: Finished) -> None:
     report = audit(LogFolder(finished.log), finished.pins)
     assert report.counts == {
@@ -121,6 +122,7 @@ def _size(log: Path) -> int:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("bit", range(8))
+@pytest.mark.slow
 def test_one_flipped_bit_in_any_stored_file_fails_and_names_the_record(
     finished: Finished, broken: Path, name: str, bit: int
 ) -> None:
@@ -162,6 +164,7 @@ def _records_at(log: Path, name: str, place: int, changed: bytes) -> set[str]:
     raise AssertionError("beyond the file")
 
 
+@pytest.mark.slow
 def test_bytes_taken_away_or_added_fail_and_name_the_file(finished: Finished, broken: Path) -> None:
     for name, change, record in (
         ("entries", lambda data: data + b"x", "file 'entries'"),

@@ -311,6 +311,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("draw", [None, HALF])
+@pytest.mark.slow
 def test_the_audit_finds_nothing_in_the_code_as_it_is(make_world, draw):
     assert Audit(make_world, draw).run() == []
 
@@ -539,6 +540,7 @@ PLANTED: dict[str, tuple[Callable, Sampling | None, str]] = {
 
 
 @pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.slow
 def test_the_audit_finds_the_planted_bug(bug, make_world, monkeypatch):
     plant, draw, expected = PLANTED[bug]
     plant(monkeypatch)

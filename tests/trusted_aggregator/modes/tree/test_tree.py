@@ -389,6 +389,7 @@ def test_a_close_order_is_checked_before_a_leaf_closes(tree):
 
 
 @pytest.mark.parametrize("schedules", [30, pytest.param(400, marks=pytest.mark.proof)])
+@pytest.mark.slow
 def test_schedules_of_loss_reordering_and_deaths_end_with_the_same_sum_or_a_refusal(platform, schedules):
     """Each schedule: pieces of the leaves' sums are lost, repeated and mixed, leaves and root die, until a release."""
     released_sums = refusals = 0
