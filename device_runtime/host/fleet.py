@@ -22,7 +22,8 @@ from concurrent import futures
 from device_runtime.host.counts import FILE, HostCounts
 from device_runtime.host.ending import Ending, FleetOptions, Timing, require_finished
 from device_runtime.host.housekeeping import Housekeeping, Pauses
-from device_runtime.host.pacing import SHORTEST_PAUSE, CheckInPlan, CheckIns, Outage
+from device_runtime.host.outage import Outage
+from device_runtime.host.pacing import SHORTEST_PAUSE, CheckInPlan, CheckIns
 from device_runtime.host.roster import DECLINED_SECONDS, NO_ROUND, Key, LocalTurns, Roster, Sweep
 from device_runtime.network.services import Traffic
 from device_runtime.round.local_reports import LocalReporting

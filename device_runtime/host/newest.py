@@ -1,4 +1,7 @@
-"""The newest model of a population, with the trust and the folders of a device host."""
+"""The newest model of a population, with the trust and the folders of a device host.
+
+Which one is the newest is the server's answer (``published_models`` of ``server/storage``).
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 Where no round is open, as long as the server's retry window says. That holds over a restart and a power cut, too: a
 small file has the time of the next check-in. While a round has nothing for the host to do, a pause that grows a little.
-While a service cannot be used, one pause that doubles, for the whole host.
 
 A process waits by a clock that only grows, and reports jumps of the machine's clock. Over a restart the stored time
 counts. A clock that is behind the time of the last plan went back: the check-in moves back by as much, so that no host
@@ -20,26 +19,14 @@ from pathlib import Path
 from odp._system.closing import Closing
 from odp._system.files.durability import disk_failed
 from odp._system.files.private_files import make_private
-from odp.crypto.log_reasons import LogReason
-from odp.errors import AttestationError, CertificateError, DiskFull, OdpError, StateError, TransparencyError
+from odp.errors import DiskFull, StateError
 from odp.transport.logs import Log
-from odp.transport.sweeping import pause_after
-from odp.trust.enclave.evidence import Reason
 from odp.v1 import server_pb2
 
 _LONGEST_RETRY_SECONDS = 3600.0
 #: The shortest pause there is.
 SHORTEST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
-_FIRST_OUTAGE_PAUSE, _LONGEST_OUTAGE_PAUSE = 1.0, 30.0
-#: Reasons of refused evidence and logs that pass by themselves. A wrong clock, here or there, will be right again. A
-#: server that has not heard of an upgrade offers the round of before, under a key that the new enclave did not sign.
-_PASSING = frozenset(
-    {
-        Reason.CHAIN_EXPIRED, Reason.EXPIRED, Reason.NOT_YET_VALID, LogReason.NOT_YET_VALID, LogReason.STALE,
-        Reason.WRONG_ROUND_KEY,
-    }
-)  # fmt: skip
 #: A clock that is set by so little is no jump: networks correct clocks all the time.
 JUMP_SECONDS = 60.0
 _FORMAT = 1
@@ -92,39 +79,6 @@ class CheckIns:
         pause = self._pause
         self._pause = min(self._pause * 1.6, _LONGEST_PAUSE)
         return pause
-
-
-class Outage:
-    """Whether a service is unavailable now. Only the host's own thread may call it.
-
-    Args:
-      uniform: a random number between two bounds.
-    """
-
-    def __init__(self, *, uniform: Callable[[float, float], float]) -> None:
-        self._uniform = uniform
-        self._failures = 0
-        #: Refusals of a certificate, evidence or a log since a service could be used, but those that pass.
-        self.strangers = 0
-
-    def failed(self, error: OdpError) -> bool:
-        """Counts one more failure of a service; True for the first of an outage."""
-        self._failures += 1
-        refusal = isinstance(error, (AttestationError, CertificateError, TransparencyError))
-        passes = getattr(error, "passes", False) or getattr(error, "reason", "") in _PASSING
-        self.strangers += refusal and not passes
-        return self._failures == 1
-
-    def pause(self) -> float:
-        """Seconds until the next attempt."""
-        pause = pause_after(self._failures, first=_FIRST_OUTAGE_PAUSE, longest=_LONGEST_OUTAGE_PAUSE)
-        return pause * self._uniform(0.75, 1.25)
-
-    def over(self) -> bool:
-        """Marks the services as available; True if that ends an outage."""
-        was = self._failures > 0
-        self._failures = self.strangers = 0
-        return was
 
 
 class CheckInPlan(Closing):

@@ -92,7 +92,7 @@ def plan(
 
     if task is not None:
         from odp.algorithms.choices import Question as RoundsQuestion
-        from odp.algorithms.task_plan import plan_of_task, render_task_plan
+        from odp.algorithms.noise_plan import plan_of_task, render_task_plan
         from odp.tasks.file import load_task
         from odp.tasks.task import Task
 

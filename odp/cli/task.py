@@ -12,8 +12,8 @@ import typer
 
 from odp.cli.broadcasting import show_plan
 from odp.cli.console import console, print_json, print_result, print_text, results_console
-from odp.cli.living import retrain
 from odp.cli.outputs import output_file
+from odp.cli.task_retrain import retrain
 from odp.errors import ConfigurationError
 
 if TYPE_CHECKING:

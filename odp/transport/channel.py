@@ -13,7 +13,7 @@ import grpc
 
 from odp.errors import Busy, CertificateError, ConfigurationError, ServiceError, ServiceUnavailable
 from odp.transport import observing
-from odp.transport.certificates import RenewedChannel
+from odp.transport.certificate_renewal import RenewedChannel
 from odp.transport.statuses import RETRY_WINDOW, SAID_BY_SERVICE, one_line
 from odp.transport.tls import TlsIdentity, check_caller, read_ca
 

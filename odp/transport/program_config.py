@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odp._system.files.state_folder import StateFolder
-from odp.transport.certificates import watch
+from odp.transport.certificate_renewal import watch
 from odp.transport.limits import Limits
 from odp.transport.logs import Log
 from odp.transport.tls import TlsIdentity, check_files, identity_for

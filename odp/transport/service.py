@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection as grpc_reflection
 from odp.errors import ConfigurationError, OdpError, StateError
 from odp.refusing import UnforeseenRefusal
 from odp.transport.call import Aborted
-from odp.transport.certificates import server_credentials
+from odp.transport.certificate_renewal import server_credentials
 from odp.transport.channel import parse_address
 from odp.transport.connections import Connections
 from odp.transport.front import Front, event_loop

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import odp
-from odp.algorithms.task_plan import CLEAR, plan_of_task, render_task_plan
+from odp.algorithms.noise_plan import CLEAR, plan_of_task, render_task_plan
 from odp.errors import ConfigurationError, PrivacyError
 from odp.privacy import composition
 from odp.privacy.accounting import noise_multiplier_for

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from odp._system.files.state_folder import StateFolder
 from odp.errors import ConfigurationError
 from odp.transport import tls
-from odp.transport.certificates import Renewal, look
+from odp.transport.certificate_renewal import Renewal, look
 from odp.transport.channel import connect
 from odp.transport.logs import Log
 from odp.transport.service import RunningServer, serve
