@@ -35,6 +35,7 @@ from device_runtime.host.newest import newest_of
 from device_runtime.host.program import Config, Running, start
 from device_runtime.inference.best_value import best_value
 from device_runtime.inference.offline import Available, indexed_model, recommend_indexed
+from device_runtime.inference.predict import MOST_EXAMPLES, Predictor, ranked_in_words, shown as shown_predictions
 from device_runtime.inference.recommend import Recommendation, recommend
 from device_runtime.inference.shown_results import NoResults, Notes, Shown
 from device_runtime.isolated import ServiceCode
@@ -52,6 +53,7 @@ from device_runtime.view.sanitizer import require_sanitizer
 from device_runtime.view.shown_items import ShownItems, titles_of, write_lines
 from odp import _validate
 from odp._system.closing import Closing
+from odp.algorithms.predicting import Predictions, RankedItems
 from odp.errors import ConfigurationError, DataError, OdpError
 from odp.identity import normal
 from odp.isolated import Declined
@@ -74,7 +76,7 @@ _RATING_BYTES = 64
 class Device(Closing):
     """The device of the person at this machine, and at most one service on it. A context manager.
 
-    Only ``train``, ``learn`` and ``use_model`` make network calls.
+    Only what trains, fetches a model or predicts makes network calls.
 
     Args:
       state: folder of the device's store, keys and records.
@@ -118,6 +120,7 @@ class Device(Closing):
         self._view: View | None = None
         self._running: list[Running] = []
         self._shown: ShownItems | None = None
+        self._predictors: dict[tuple[str, str], Predictor] = {}
         self._catalogue: Catalogue | None = None
 
     # What the app gives
@@ -249,10 +252,7 @@ class Device(Closing):
         self, population: str, services: Path | str, allow_private_addresses: bool, **ways: Any
     ) -> tuple[Available, Recommendation]:
         """The newest model, and its best items by ``device_runtime.recommend``, which the service gets."""
-        model = newest_of(
-            ServicesFolder(Path(services)), population, state=self.state, clock=self._clock,
-            allow_private_addresses=allow_private_addresses,
-        )  # fmt: skip
+        model = self._newest(population, services, allow_private_addresses)
         with self._open() as store:
             best = recommend(store, model.downloaded, clock=self._clock, **ways)
             self._keep(store, best)
@@ -288,6 +288,94 @@ class Device(Closing):
             store.data(self.service).set(RECOMMENDED, json.dumps(best.rows()).encode(), time=self._clock())
 
     # What the app asks
+
+    def predict(
+        self,
+        examples: Mapping[str, npt.ArrayLike],
+        population: str = "default",
+        *,
+        services: Path | str = NAME,
+        refresh: bool = False,
+        allow_private_addresses: bool = False,
+    ) -> Predictions:
+        """What a population's newest model says of examples that the app has: columns [n, ..] by the features' names.
+
+        Nothing that the device holds is read, so the app gets the result. The model is fetched whole at the first call
+        and used for later ones, until one with ``refresh``. While nobody answers it is the last complete one, and
+        ``Predictions.offline`` says so. A network runs in a process without network and files.
+
+        Raises:
+          ConfigurationError: the model predicts no numbers or classes of examples, has layers that stay on devices
+            (``show_predictions`` has those), or is a network and this device runs none.
+          DataError: a feature is missing, or an example cannot be used.
+          HandlerFailed: the network failed.
+          ServiceError: as ``use_model``.
+        """
+        return self._predictor(population, services, refresh, allow_private_addresses).predict(examples)
+
+    def rank(
+        self,
+        examples: Mapping[str, npt.ArrayLike],
+        population: str = "default",
+        *,
+        count: int = 10,
+        services: Path | str = NAME,
+        refresh: bool = False,
+        allow_private_addresses: bool = False,
+    ) -> RankedItems:
+        """The ``count`` best items for examples that the app has, by a model that ranks items (``odp.TwoTower``).
+
+        ``examples`` have all features but the item's, and are few. Raises as ``predict``.
+        """
+        _validate.integer(low=1, high=2**31, count=count)
+        return self._predictor(population, services, refresh, allow_private_addresses).rank(examples, count=count)
+
+    def show_predictions(
+        self,
+        examples: Mapping[str, npt.ArrayLike] | None = None,
+        population: str = "default",
+        *,
+        count: int = 10,
+        services: Path | str = NAME,
+        refresh: bool = False,
+        allow_private_addresses: bool = False,
+    ) -> None:
+        """Prints predictions to the person's terminal, and puts them on their page (``show``); the app gets no value.
+
+        Of ``examples``, or of the newest ``count`` that the device itself has; of a model that ranks items, the best
+        ``count`` but the person's own ones, as their newest example describes them. Layers that stay on devices are
+        found of the person's own examples. What fails there is told on the page alone. Raises as ``predict`` for what
+        is public.
+        """
+        _validate.integer(low=1, high=MOST_EXAMPLES, count=count)
+        predictor = self._predictor(population, services, refresh, allow_private_addresses)
+        rows = None if examples is None else predictor.rows(examples)
+        with self._open() as store, self._notes.failures(OdpError):
+            if rows is None and predictor.ranked_feature is not None:
+                self._shown = ranked_in_words(predictor.rank_for_person(store, count=count))
+            else:
+                self._shown = shown_predictions(predictor.of_person(store, rows, count=count))
+            write_lines(self._shown.lines())
+
+    def _predictor(
+        self, population: str, services: Path | str, refresh: bool, allow_private_addresses: bool
+    ) -> Predictor:
+        key = population, str(services)
+        if refresh and (before := self._predictors.pop(key, None)) is not None:
+            before.close()
+        if key not in self._predictors:
+            self._predictors[key] = Predictor(
+                self._newest(population, services, allow_private_addresses, of_examples=True), clock=self._clock
+            )
+        return self._predictors[key]
+
+    def _newest(
+        self, population: str, services: Path | str, allow_private_addresses: bool, *, of_examples: bool = False
+    ) -> Available:
+        return newest_of(
+            ServicesFolder(Path(services)), population, state=self.state, clock=self._clock,
+            allow_private_addresses=allow_private_addresses, of_examples=of_examples,
+        )  # fmt: skip
 
     def ask(self, app: str, asked: Mapping[str, Any] | None = None) -> Shown | Declined:
         """Asks the service for something on behalf of ``app``.
@@ -473,6 +561,9 @@ class Device(Closing):
             with contextlib.suppress(OdpError):
                 running.stop()
         self._running.clear()
+        for predictor in self._predictors.values():
+            predictor.close()
+        self._predictors.clear()
         if self._view is not None:
             self._view.stop()
             self._view = None

@@ -78,7 +78,7 @@ class Board:
         self._storage = storage
         self._lock = threading.Lock()
         self._answers: Mapping[str, Sequence[server_pb2.CheckInResponse]] = {}
-        self._models: Mapping[str, Sequence[server_pb2.GetModelResponse]] = {}
+        self._models: Mapping[tuple[str, bool], Sequence[server_pb2.GetModelResponse]] = {}
         self._read: tuple[list[OpenRound], list[PublishedModel]] = [], []
         self._model_turn = itertools.count()
         self._left: dict[str, list[server_pb2.CheckInResponse]] = {}
@@ -125,7 +125,7 @@ class Board:
             answers[population] = [self._soon]
         answers.update({population: [self._paused] for population in paused - answers.keys()})
         self._closed_at = closed_at
-        models = {entry.population: self._published(entry) for entry in published}
+        models = {(entry.population, entry.of_examples): self._published(entry) for entry in published}
         self._left = {}
         self._answers, self._models, self._read = answers, models, (rounds, published)
 
@@ -154,9 +154,9 @@ class Board:
             left.extend(rest)
             return chosen
 
-    def model(self, population: str) -> server_pb2.GetModelResponse | None:
-        """The newest published model of ``population``, or None."""
-        models = self._models.get(population)
+    def model(self, population: str, *, of_examples: bool = False) -> server_pb2.GetModelResponse | None:
+        """The newest published model of ``population`` that predicts of examples, or that scores items; or None."""
+        models = self._models.get((population, of_examples))
         return None if models is None else models[next(self._model_turn) % len(models)]
 
     def _published(self, entry: PublishedModel) -> list[server_pb2.GetModelResponse]:

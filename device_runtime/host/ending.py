@@ -15,6 +15,7 @@ import grpc
 from device_runtime.network.services import Services
 from device_runtime.tasks.assignment import Work
 from device_runtime.tasks.local_assignment import LocalWork
+from odp.algorithms.predicting import PredictingClient
 from odp.errors import NotNow, ServiceError
 from odp.signed.task import open_manifest
 from odp.v1 import server_pb2
@@ -85,7 +86,7 @@ def require_finished(services: Services, last: Work | LocalWork | None, populati
         return
     model = last.model
     try:
-        offer = services.newest_model(population)
+        offer = services.newest_model(population, of_examples=isinstance(model.client, PredictingClient))
     except ServiceError as error:
         if error.code is not grpc.StatusCode.NOT_FOUND:
             raise

@@ -38,6 +38,7 @@ def fetch_newest(
     ca: Path,
     reference_values: Path,
     allow_private_addresses: bool = False,
+    of_examples: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> Available:
     """The newest model, or the last complete one of the state folder while nobody answers.
@@ -45,6 +46,7 @@ def fetch_newest(
     Args:
       state: the folder of the devices, which keeps tables, and what was seen of the log.
       server, ca, reference_values, allow_private_addresses: as of ``device_runtime.Config``.
+      of_examples: the model that predicts of examples, and not the one that scores items.
       clock: seconds since the epoch.
 
     Raises:
@@ -62,6 +64,7 @@ def fetch_newest(
             charters=charter_memory(pinned, state),
             catalogues=catalogue_memory(clients, state),
             log=lambda: log_guard(clients, pinned, state, clock=clock),
+            of_examples=of_examples,
         )
     finally:
         clients.close()

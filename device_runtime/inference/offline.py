@@ -5,7 +5,8 @@ beside the cache, and is checked again like a new one. The caller learns that th
 
 ::
 
-    <folder>/<population>.offer     serialized GetModelResponse whose tables were all fetched
+    <folder>/<population>.offer             serialized GetModelResponse whose tables were all fetched
+    <folder>/of_examples/<population>.offer the same of a model that predicts of examples
 
 An index serves catalogues of any size. The whole index lies on the device and the same difference updates it on every
 device, so no request tells which items a person knows. What it finds is for the person alone, as with a downloaded
@@ -72,8 +73,11 @@ def newest_model(
     charters: CharterMemory,
     log: Callable[[], LogGuard | None] = lambda: None,
     catalogues: CatalogueMemory | None = None,
+    of_examples: bool = False,
 ) -> Available:
     """The newest model of ``population``, or the last one that is complete in the cache.
+
+    It scores items; with ``of_examples`` it predicts of examples.
 
     A version that newer ones replaced between the server's answer and the download is asked for once more. ``log``
     gives the guard that finds the newest model in the transparency log; a kept one passed it when it was new.
@@ -87,13 +91,14 @@ def newest_model(
     _validate.identifier(population=population)
     try:
         try:
-            return _newest(services, population, cache, folder, charters, log, catalogues)
+            return _newest(services, population, cache, folder, charters, log, catalogues, of_examples)
         except StaleModel:
-            return _newest(services, population, cache, folder, charters, log, catalogues)
+            return _newest(services, population, cache, folder, charters, log, catalogues, of_examples)
     except CertificateError:
         raise
     except ServiceUnavailable as error:
-        cached = _cached_model(population, cache, folder, catalogues_of(services, catalogues))
+        path = _path(folder, population, of_examples)
+        cached = _cached_model(population, cache, path, catalogues_of(services, catalogues))
         if cached is None:
             raise
         version = cached.model.manifest.version
@@ -108,25 +113,26 @@ def _newest(
     charters: CharterMemory,
     log: Callable[[], LogGuard | None],
     catalogues: CatalogueMemory | None,
+    of_examples: bool,
 ) -> Available:
-    offer = services.newest_model(population)
+    offer = services.newest_model(population, of_examples=of_examples)
     downloaded = download_model(
         services, offer, charters=charters, log=log(), cache=cache, population=population, catalogues=catalogues
     )
     # It only saves a person from an outage: a disk that cannot hold it costs that, and nothing now.
     with contextlib.suppress(OSError):
-        make_folders(folder)
+        make_folders(_path(folder, population, of_examples).parent)
         stored_offer = server_pb2.GetModelResponse(task=offer.task, model=offer.model)
-        write_atomically(_path(folder, population), stored_offer.SerializeToString())
+        write_atomically(_path(folder, population, of_examples), stored_offer.SerializeToString())
     return Available(downloaded)
 
 
 def _cached_model(
-    population: str, cache: TableCache, folder: Path, catalogues: CatalogueMemory
+    population: str, cache: TableCache, path: Path, catalogues: CatalogueMemory
 ) -> DownloadedModel | None:
     """The cached model, checked again; None if there is none, or if a part is missing or damaged."""
     try:
-        with _path(folder, population).open("rb") as file:
+        with path.open("rb") as file:
             offer = server_pb2.GetModelResponse.FromString(file.read(_LARGEST_OFFER))
         model = open_model(offer.task, offer.model)
         if model.definition.population != population:
@@ -139,8 +145,9 @@ def _cached_model(
         return None
 
 
-def _path(folder: Path, population: str) -> Path:
-    return folder / f"{population}.offer"
+def _path(folder: Path, population: str, of_examples: bool) -> Path:
+    # A population's name may hold a dot, and "films.examples" is another one's name: hence the folder.
+    return folder / "of_examples" / f"{population}.offer" if of_examples else folder / f"{population}.offer"
 
 
 def indexed_model(

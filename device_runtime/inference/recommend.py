@@ -26,7 +26,7 @@ from device_runtime.tasks.charters import CharterMemory, charter_of
 from device_runtime.view.shown_items import ShownItems, left_out_note, untitled_note
 from odp import _validate
 from odp.algorithms.capabilities import IntervalClient, PriorClient, RecommenderClient
-from odp.algorithms.registry import recommender_for
+from odp.algorithms.predicting import PredictingClient
 from odp.algorithms.seam import LocalData
 from odp.datasets.item_texts import NamedItems
 from odp.errors import ConfigurationError, PrivacyError, ServiceError
@@ -177,7 +177,7 @@ def download_model(
     """
     model = offered_model(offer, charters=charters, log=log, population=population)
     distributor = offer.distributor_address
-    recommender_for(model.definition)
+    require_predictions(model)
     catalogue = catalogues_of(services, catalogues).of(model.definition)
     tables = {
         entry.name: services.download(distributor, model.model_sha256, entry)
@@ -196,10 +196,19 @@ def catalogues_of(services: Services, catalogues: CatalogueMemory | None) -> Cat
     return CatalogueMemory(None, services.catalogue_steps) if catalogues is None else catalogues
 
 
+def require_predictions(model: Model) -> None:
+    """Returns if a model predicts: of items, or of examples. Raises ConfigurationError otherwise."""
+    if not isinstance(model.client, (RecommenderClient, PredictingClient)):
+        raise ConfigurationError(f"task {model.definition.name!r} has no model to predict with")
+
+
 def predicting(model: Model) -> RecommenderClient:
     """The client of a model that scores items. Raises ConfigurationError for a model that does not."""
+    require_predictions(model)
     if not isinstance(model.client, RecommenderClient):
-        raise ConfigurationError(f"task {model.definition.name!r} has no model to predict with")
+        raise ConfigurationError(
+            f"the model of task {model.definition.name!r} ranks no items; it predicts of examples: `odp device predict`"
+        )
     return model.client
 
 

@@ -134,6 +134,19 @@ class IsolatedTrainer(Closing):
         with self.process() as process:
             return process.measured(program, vector, features, targets, items=items)
 
+    def predicted(
+        self,
+        program: Program,
+        vector: Float32Array,
+        features: Sequence[Array],
+        local: tuple[Sequence[Array], Array, LocalSteps] | None,
+        *,
+        items: int = 0,
+    ) -> Float32Array:
+        """As ``TrainingProcess.predicted``. Raises StateError, too, as ``prepare``."""
+        with self.process() as process:
+            return process.predicted(program, vector, features, local, items=items)
+
     def close(self) -> None:
         """Ends all processes. A later call starts them again."""
         self._lane.close()
@@ -194,6 +207,27 @@ class TrainingProcess(Closing):
         arrays = service.arrays_of(program, vector, features, targets, [every])
         reply = self._reply_of(arrays, service.measuring(program, items=items))
         return service.measured_of(reply, program, examples=len(targets), items=items)
+
+    def predicted(
+        self,
+        program: Program,
+        vector: Float32Array,
+        features: Sequence[Array],
+        local: tuple[Sequence[Array], Array, LocalSteps] | None,
+        *,
+        items: int = 0,
+    ) -> Float32Array:
+        """As ``odp.algorithms.predicting.ProgramPredictor.predicted``. Raises as ``difference``."""
+        count, rows = len(features[0]), np.arange(len(features[0]), dtype=np.int64)
+        targets = np.zeros((count, *program.target.shape), dtype=program.target.dtype)
+        every, steps = list(features), None
+        if local is not None:
+            local_features, local_targets, steps = local
+            every = [np.concatenate(parts) for parts in zip(local_features, features, strict=True)]
+            targets, rows = np.concatenate((local_targets, targets)), rows + len(local_targets)
+        arrays = service.arrays_of(program, vector, every, targets, [rows], local=steps)
+        reply = self._reply_of(arrays, service.predicting(program, local=steps, items=items))
+        return service.predictions_of(reply, program, examples=count, items=items)
 
     def _reply_of(self, arrays: Mapping[str, bytes], work: Columns) -> Columns:
         """What one call gives back."""

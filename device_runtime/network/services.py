@@ -122,9 +122,9 @@ class Services:
         """Hands in a report of local trust, which is private by itself."""
         return self._call(self._home.local.Report, request, self._server, "report to the server", traffic)
 
-    def newest_model(self, population: str) -> server_pb2.GetModelResponse:
-        """The newest model of a population, for inference; reveals the population and nothing else."""
-        request = server_pb2.GetModelRequest(population=population)
+    def newest_model(self, population: str, *, of_examples: bool = False) -> server_pb2.GetModelResponse:
+        """The newest model of a population that scores items, or predicts of examples; reveals these two alone."""
+        request = server_pb2.GetModelRequest(population=population, of_examples=of_examples)
         return self._call(self._home.server.GetModel, request, self._server, "ask the server for its model", Traffic())
 
     def public_table(self, name: str) -> table_pb2.PublishedTable:

@@ -91,11 +91,11 @@ def _recommended(shown: ShownItems | None) -> str:
         f'<td class="number">{_text(value)}</td></tr>'
         for rank, (name, value, why) in enumerate(shown.rows, start=1)
     )
-    head = f'<tr><th class="number"></th><th>item</th><th class="number">{_text(shown.head)}</th></tr>'
+    head = f'<tr><th class="number"></th><th>{_text(shown.what)}</th><th class="number">{_text(shown.head)}</th></tr>'
     table = f'<div class="wide"><table>{head}{rows}</table></div>' if rows else ""
     return (
-        '<h2>Recommended to you</h2><p class="soft">computed on this device from your own data; the app that shows you '
-        f"this does not get it</p>{notes}{table}"
+        f'<h2>{_text(shown.title)}</h2><p class="soft">computed on this device from your own data; the app that shows '
+        f"you this does not get it</p>{notes}{table}"
     )
 
 

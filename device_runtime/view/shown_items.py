@@ -1,4 +1,4 @@
-"""Recommendations as their person sees them: lines of a terminal, and a part of the person's page.
+"""Recommendations and predictions as their person sees them: lines of a terminal, and a part of the person's page.
 
 No app gets these as values: a device prints them and puts them on the page.
 """
@@ -17,24 +17,28 @@ from odp.v1 import common_pb2
 
 @dataclass(frozen=True, repr=False)
 class ShownItems:
-    """Items in words.
+    """Items or examples in words.
 
     Attributes:
-      head: what the second column is: a predicted value, or a score.
+      head: what the second column is: a predicted value, a score, or a prediction.
       rows: (item, its value, why: own items and what they add, or nothing), best first.
       notes: what to know of them.
+      title: above them.
+      what: head of the first column.
     """
 
     head: str
     rows: tuple[tuple[str, str, str], ...] = field(repr=False)
     notes: tuple[str, ...] = ()
+    title: str = "Recommended to you"
+    what: str = "item"
 
     def lines(self) -> list[str]:
         """For a terminal."""
-        wide = max((len(name) for name, _, _ in self.rows), default=0)
+        wide = max((len(name) for name in (self.what, *(name for name, _, _ in self.rows))), default=0)
         lines = [f"note: {note}" for note in self.notes]
         if self.rows:
-            lines.append(f"{'':>3}  {'item':<{wide}}  {self.head}")
+            lines.append(f"{'':>3}  {self.what:<{wide}}  {self.head}")
         for rank, (name, value, because) in enumerate(self.rows, start=1):
             lines.append(f"{rank:>3}  {name:<{wide}}  {value}")
             lines += [f"{'':>5}{BECAUSE} {because}"] if because else []

@@ -17,6 +17,7 @@ import typer
 from odp.cli import person
 from odp.cli.console import console, print_error, print_json, print_text, results_console
 from odp.cli.data_options import as_written, print_reading, takes_labelled_table, takes_table
+from odp.cli.device_predict import predict
 from odp.cli.outputs import output_file, writing_file
 from odp.errors import ConfigurationError, DataError
 
@@ -133,6 +134,7 @@ _SWITCH_SECONDS = 5e-4
 app = typer.Typer(help="Run devices, and decide what a device takes part in.", no_args_is_help=True)
 person.add_to(app)
 app.command("doctor")(doctor)
+app.command("predict")(predict)
 
 State = Annotated[Path, typer.Option(help="State folder of the device host: one store per device.")]
 Server = Annotated[str, typer.Option(help="host:port of the server; several servers with commas between.")]

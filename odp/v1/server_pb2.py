@@ -28,7 +28,7 @@ from odp.v1 import log_pb2 as odp_dot_v1_dot_log__pb2
 from odp.v1 import population_pb2 as odp_dot_v1_dot_population__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13odp/v1/server.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\x1a\x16odp/v1/enrolment.proto\x1a\x10odp/v1/log.proto\x1a\x17odp/v1/population.proto\"$\n\x0e\x43heckInRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\"\x95\x01\n\x0f\x43heckInResponse\x12(\n\nassignment\x18\x01 \x01(\x0b\x32\x12.odp.v1.AssignmentH\x00\x12$\n\x05retry\x18\x02 \x01(\x0b\x32\x13.odp.v1.RetryWindowH\x00\x12(\n\x05local\x18\x03 \x01(\x0b\x32\x17.odp.v1.LocalAssignmentH\x00\x42\x08\n\x06\x61nswer\"\xcd\x01\n\x0fLocalAssignment\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\x1d\n\x03log\x18\x02 \x01(\x0b\x32\x10.odp.v1.LogProof\x12&\n\x07\x63harter\x18\x03 \x01(\x0b\x32\x15.odp.v1.SignedCharter\x12)\n\ttoken_key\x18\x04 \x01(\x0b\x32\x16.odp.v1.SignedTokenKey\x12\x16\n\x0eissuer_address\x18\x05 \x01(\t\x12\x0e\n\x06period\x18\x06 \x01(\r\"\xea\x02\n\nAssignment\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\r\n\x05round\x18\x02 \x01(\r\x12%\n\x05model\x18\x03 \x01(\x0b\x32\x16.odp.v1.SignedManifest\x12\x1b\n\x13\x64istributor_address\x18\x04 \x01(\t\x12\x1a\n\x12\x61ggregator_address\x18\x05 \x01(\t\x12\x1d\n\x03log\x18\x06 \x01(\x0b\x32\x10.odp.v1.LogProof\x12&\n\x07\x63harter\x18\x07 \x01(\x0b\x32\x15.odp.v1.SignedCharter\x12)\n\tround_key\x18\x08 \x01(\x0b\x32\x16.odp.v1.SignedRoundKey\x12)\n\ttoken_key\x18\t \x01(\x0b\x32\x16.odp.v1.SignedTokenKey\x12\x16\n\x0eissuer_address\x18\n \x01(\t\x12\x16\n\x0eleaf_addresses\x18\x0b \x03(\t\"M\n\x0bRetryWindow\x12\x13\n\x0bmin_seconds\x18\x01 \x01(\r\x12\x13\n\x0bmax_seconds\x18\x02 \x01(\r\x12\x14\n\x0cwithout_task\x18\x03 \x01(\x08\"%\n\x0fGetModelRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\"\xbf\x01\n\x10GetModelResponse\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12%\n\x05model\x18\x02 \x01(\x0b\x32\x16.odp.v1.SignedManifest\x12\x1b\n\x13\x64istributor_address\x18\x03 \x01(\t\x12\x1d\n\x03log\x18\x04 \x01(\x0b\x32\x10.odp.v1.LogProof\x12&\n\x07\x63harter\x18\x05 \x01(\x0b\x32\x15.odp.v1.SignedCharter\"V\n\x11SubmitTaskRequest\x12*\n\ndefinition\x18\x01 \x01(\x0b\x32\x16.odp.v1.TaskDefinition\x12\x15\n\ritem_features\x18\x02 \x01(\x0c\")\n\x12SubmitTaskResponse\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"%\n\x0eGetTaskRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"5\n\x0fGetTaskResponse\x12\"\n\x06status\x18\x01 \x01(\x0b\x32\x12.odp.v1.TaskStatus\"\x12\n\x10ListTasksRequest\"6\n\x11ListTasksResponse\x12!\n\x05tasks\x18\x01 \x03(\x0b\x32\x12.odp.v1.TaskStatus\"(\n\x11\x43\x61ncelTaskRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"\x14\n\x12\x43\x61ncelTaskResponse\"\'\n\x10PauseTaskRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"\x13\n\x11PauseTaskResponse\"(\n\x11ResumeTaskRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"\x14\n\x12ResumeTaskResponse\"*\n\x14GetPopulationRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\"S\n\x15GetPopulationResponse\x12&\n\x07\x63harter\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedCharter\x12\x12\n\nserver_key\x18\x02 \x01(\x0c\"A\n\x17\x43hangePopulationRequest\x12&\n\x07\x63harter\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedCharter\"S\n\x18\x43hangePopulationResponse\x12&\n\x07\x63harter\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedCharter\x12\x0f\n\x07missing\x18\x02 \x01(\r\"\xe6\x03\n\nTaskStatus\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.odp.v1.TaskStatus.State\x12\x0f\n\x07\x66\x61ilure\x18\x03 \x01(\t\x12#\n\x06rounds\x18\x04 \x03(\x0b\x32\x13.odp.v1.RoundStatus\x12\x16\n\x0eplanned_rounds\x18\x05 \x01(\r\x12%\n\x05model\x18\x06 \x01(\x0b\x32\x16.odp.v1.SignedManifest\x12\x1b\n\x13\x64istributor_address\x18\x07 \x01(\t\x12\x1a\n\x12\x61ggregator_address\x18\x08 \x01(\t\x12#\n\twaits_for\x18\t \x01(\x0b\x32\x10.odp.v1.TaskWait\x12\x15\n\repsilon_spent\x18\n \x01(\x01\x12\x0f\n\x07reports\x18\x0b \x01(\x04\x12\x0e\n\x06paused\x18\x0c \x01(\x08\"\x81\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_ACTIVE\x10\n\x12\x14\n\x10STATE_CANCELLING\x10\x14\x12\x12\n\x0eSTATE_FINISHED\x10\x32\x12\x13\n\x0fSTATE_CANCELLED\x10<\x12\x10\n\x0cSTATE_FAILED\x10\x64\")\n\x08TaskWait\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05until\x18\x02 \x01(\x01\"\xfc\x01\n\x0bRoundStatus\x12\r\n\x05round\x18\x01 \x01(\r\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.odp.v1.RoundStatus.State\x12\x15\n\rcontributions\x18\x03 \x01(\r\x12\x0e\n\x06opened\x18\x04 \x01(\x01\x12\x0e\n\x06\x63losed\x18\x05 \x01(\x01\x12&\n\x07release\x18\x06 \x01(\x0b\x32\x15.odp.v1.SignedRelease\"U\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_OPEN\x10\n\x12\x12\n\x0eSTATE_RELEASED\x10\x1e\x12\x11\n\rSTATE_APPLIED\x10\x32\x32\xc0\x05\n\rServerService\x12:\n\x07\x43heckIn\x12\x16.odp.v1.CheckInRequest\x1a\x17.odp.v1.CheckInResponse\x12=\n\x08GetModel\x12\x17.odp.v1.GetModelRequest\x1a\x18.odp.v1.GetModelResponse\x12\x45\n\nSubmitTask\x12\x19.odp.v1.SubmitTaskRequest\x1a\x1a.odp.v1.SubmitTaskResponse(\x01\x12:\n\x07GetTask\x12\x16.odp.v1.GetTaskRequest\x1a\x17.odp.v1.GetTaskResponse\x12@\n\tListTasks\x12\x18.odp.v1.ListTasksRequest\x1a\x19.odp.v1.ListTasksResponse\x12\x43\n\nCancelTask\x12\x19.odp.v1.CancelTaskRequest\x1a\x1a.odp.v1.CancelTaskResponse\x12@\n\tPauseTask\x12\x18.odp.v1.PauseTaskRequest\x1a\x19.odp.v1.PauseTaskResponse\x12\x43\n\nResumeTask\x12\x19.odp.v1.ResumeTaskRequest\x1a\x1a.odp.v1.ResumeTaskResponse\x12L\n\rGetPopulation\x12\x1c.odp.v1.GetPopulationRequest\x1a\x1d.odp.v1.GetPopulationResponse\x12U\n\x10\x43hangePopulation\x12\x1f.odp.v1.ChangePopulationRequest\x1a .odp.v1.ChangePopulationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13odp/v1/server.proto\x12\x06odp.v1\x1a\x13odp/v1/common.proto\x1a\x16odp/v1/enrolment.proto\x1a\x10odp/v1/log.proto\x1a\x17odp/v1/population.proto\"$\n\x0e\x43heckInRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\"\x95\x01\n\x0f\x43heckInResponse\x12(\n\nassignment\x18\x01 \x01(\x0b\x32\x12.odp.v1.AssignmentH\x00\x12$\n\x05retry\x18\x02 \x01(\x0b\x32\x13.odp.v1.RetryWindowH\x00\x12(\n\x05local\x18\x03 \x01(\x0b\x32\x17.odp.v1.LocalAssignmentH\x00\x42\x08\n\x06\x61nswer\"\xcd\x01\n\x0fLocalAssignment\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\x1d\n\x03log\x18\x02 \x01(\x0b\x32\x10.odp.v1.LogProof\x12&\n\x07\x63harter\x18\x03 \x01(\x0b\x32\x15.odp.v1.SignedCharter\x12)\n\ttoken_key\x18\x04 \x01(\x0b\x32\x16.odp.v1.SignedTokenKey\x12\x16\n\x0eissuer_address\x18\x05 \x01(\t\x12\x0e\n\x06period\x18\x06 \x01(\r\"\xea\x02\n\nAssignment\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\r\n\x05round\x18\x02 \x01(\r\x12%\n\x05model\x18\x03 \x01(\x0b\x32\x16.odp.v1.SignedManifest\x12\x1b\n\x13\x64istributor_address\x18\x04 \x01(\t\x12\x1a\n\x12\x61ggregator_address\x18\x05 \x01(\t\x12\x1d\n\x03log\x18\x06 \x01(\x0b\x32\x10.odp.v1.LogProof\x12&\n\x07\x63harter\x18\x07 \x01(\x0b\x32\x15.odp.v1.SignedCharter\x12)\n\tround_key\x18\x08 \x01(\x0b\x32\x16.odp.v1.SignedRoundKey\x12)\n\ttoken_key\x18\t \x01(\x0b\x32\x16.odp.v1.SignedTokenKey\x12\x16\n\x0eissuer_address\x18\n \x01(\t\x12\x16\n\x0eleaf_addresses\x18\x0b \x03(\t\"M\n\x0bRetryWindow\x12\x13\n\x0bmin_seconds\x18\x01 \x01(\r\x12\x13\n\x0bmax_seconds\x18\x02 \x01(\r\x12\x14\n\x0cwithout_task\x18\x03 \x01(\x08\":\n\x0fGetModelRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\x13\n\x0bof_examples\x18\x02 \x01(\x08\"\xbf\x01\n\x10GetModelResponse\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12%\n\x05model\x18\x02 \x01(\x0b\x32\x16.odp.v1.SignedManifest\x12\x1b\n\x13\x64istributor_address\x18\x03 \x01(\t\x12\x1d\n\x03log\x18\x04 \x01(\x0b\x32\x10.odp.v1.LogProof\x12&\n\x07\x63harter\x18\x05 \x01(\x0b\x32\x15.odp.v1.SignedCharter\"V\n\x11SubmitTaskRequest\x12*\n\ndefinition\x18\x01 \x01(\x0b\x32\x16.odp.v1.TaskDefinition\x12\x15\n\ritem_features\x18\x02 \x01(\x0c\")\n\x12SubmitTaskResponse\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"%\n\x0eGetTaskRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"5\n\x0fGetTaskResponse\x12\"\n\x06status\x18\x01 \x01(\x0b\x32\x12.odp.v1.TaskStatus\"\x12\n\x10ListTasksRequest\"6\n\x11ListTasksResponse\x12!\n\x05tasks\x18\x01 \x03(\x0b\x32\x12.odp.v1.TaskStatus\"(\n\x11\x43\x61ncelTaskRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"\x14\n\x12\x43\x61ncelTaskResponse\"\'\n\x10PauseTaskRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"\x13\n\x11PauseTaskResponse\"(\n\x11ResumeTaskRequest\x12\x13\n\x0btask_sha256\x18\x01 \x01(\x0c\"\x14\n\x12ResumeTaskResponse\"*\n\x14GetPopulationRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\"S\n\x15GetPopulationResponse\x12&\n\x07\x63harter\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedCharter\x12\x12\n\nserver_key\x18\x02 \x01(\x0c\"A\n\x17\x43hangePopulationRequest\x12&\n\x07\x63harter\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedCharter\"S\n\x18\x43hangePopulationResponse\x12&\n\x07\x63harter\x18\x01 \x01(\x0b\x32\x15.odp.v1.SignedCharter\x12\x0f\n\x07missing\x18\x02 \x01(\r\"\xe6\x03\n\nTaskStatus\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.odp.v1.SignedTask\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.odp.v1.TaskStatus.State\x12\x0f\n\x07\x66\x61ilure\x18\x03 \x01(\t\x12#\n\x06rounds\x18\x04 \x03(\x0b\x32\x13.odp.v1.RoundStatus\x12\x16\n\x0eplanned_rounds\x18\x05 \x01(\r\x12%\n\x05model\x18\x06 \x01(\x0b\x32\x16.odp.v1.SignedManifest\x12\x1b\n\x13\x64istributor_address\x18\x07 \x01(\t\x12\x1a\n\x12\x61ggregator_address\x18\x08 \x01(\t\x12#\n\twaits_for\x18\t \x01(\x0b\x32\x10.odp.v1.TaskWait\x12\x15\n\repsilon_spent\x18\n \x01(\x01\x12\x0f\n\x07reports\x18\x0b \x01(\x04\x12\x0e\n\x06paused\x18\x0c \x01(\x08\"\x81\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_ACTIVE\x10\n\x12\x14\n\x10STATE_CANCELLING\x10\x14\x12\x12\n\x0eSTATE_FINISHED\x10\x32\x12\x13\n\x0fSTATE_CANCELLED\x10<\x12\x10\n\x0cSTATE_FAILED\x10\x64\")\n\x08TaskWait\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05until\x18\x02 \x01(\x01\"\xfc\x01\n\x0bRoundStatus\x12\r\n\x05round\x18\x01 \x01(\r\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.odp.v1.RoundStatus.State\x12\x15\n\rcontributions\x18\x03 \x01(\r\x12\x0e\n\x06opened\x18\x04 \x01(\x01\x12\x0e\n\x06\x63losed\x18\x05 \x01(\x01\x12&\n\x07release\x18\x06 \x01(\x0b\x32\x15.odp.v1.SignedRelease\"U\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_OPEN\x10\n\x12\x12\n\x0eSTATE_RELEASED\x10\x1e\x12\x11\n\rSTATE_APPLIED\x10\x32\x32\xc0\x05\n\rServerService\x12:\n\x07\x43heckIn\x12\x16.odp.v1.CheckInRequest\x1a\x17.odp.v1.CheckInResponse\x12=\n\x08GetModel\x12\x17.odp.v1.GetModelRequest\x1a\x18.odp.v1.GetModelResponse\x12\x45\n\nSubmitTask\x12\x19.odp.v1.SubmitTaskRequest\x1a\x1a.odp.v1.SubmitTaskResponse(\x01\x12:\n\x07GetTask\x12\x16.odp.v1.GetTaskRequest\x1a\x17.odp.v1.GetTaskResponse\x12@\n\tListTasks\x12\x18.odp.v1.ListTasksRequest\x1a\x19.odp.v1.ListTasksResponse\x12\x43\n\nCancelTask\x12\x19.odp.v1.CancelTaskRequest\x1a\x1a.odp.v1.CancelTaskResponse\x12@\n\tPauseTask\x12\x18.odp.v1.PauseTaskRequest\x1a\x19.odp.v1.PauseTaskResponse\x12\x43\n\nResumeTask\x12\x19.odp.v1.ResumeTaskRequest\x1a\x1a.odp.v1.ResumeTaskResponse\x12L\n\rGetPopulation\x12\x1c.odp.v1.GetPopulationRequest\x1a\x1d.odp.v1.GetPopulationResponse\x12U\n\x10\x43hangePopulation\x12\x1f.odp.v1.ChangePopulationRequest\x1a .odp.v1.ChangePopulationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,51 +46,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETRYWINDOW']._serialized_start=882
   _globals['_RETRYWINDOW']._serialized_end=959
   _globals['_GETMODELREQUEST']._serialized_start=961
-  _globals['_GETMODELREQUEST']._serialized_end=998
-  _globals['_GETMODELRESPONSE']._serialized_start=1001
-  _globals['_GETMODELRESPONSE']._serialized_end=1192
-  _globals['_SUBMITTASKREQUEST']._serialized_start=1194
-  _globals['_SUBMITTASKREQUEST']._serialized_end=1280
-  _globals['_SUBMITTASKRESPONSE']._serialized_start=1282
-  _globals['_SUBMITTASKRESPONSE']._serialized_end=1323
-  _globals['_GETTASKREQUEST']._serialized_start=1325
-  _globals['_GETTASKREQUEST']._serialized_end=1362
-  _globals['_GETTASKRESPONSE']._serialized_start=1364
-  _globals['_GETTASKRESPONSE']._serialized_end=1417
-  _globals['_LISTTASKSREQUEST']._serialized_start=1419
-  _globals['_LISTTASKSREQUEST']._serialized_end=1437
-  _globals['_LISTTASKSRESPONSE']._serialized_start=1439
-  _globals['_LISTTASKSRESPONSE']._serialized_end=1493
-  _globals['_CANCELTASKREQUEST']._serialized_start=1495
-  _globals['_CANCELTASKREQUEST']._serialized_end=1535
-  _globals['_CANCELTASKRESPONSE']._serialized_start=1537
-  _globals['_CANCELTASKRESPONSE']._serialized_end=1557
-  _globals['_PAUSETASKREQUEST']._serialized_start=1559
-  _globals['_PAUSETASKREQUEST']._serialized_end=1598
-  _globals['_PAUSETASKRESPONSE']._serialized_start=1600
-  _globals['_PAUSETASKRESPONSE']._serialized_end=1619
-  _globals['_RESUMETASKREQUEST']._serialized_start=1621
-  _globals['_RESUMETASKREQUEST']._serialized_end=1661
-  _globals['_RESUMETASKRESPONSE']._serialized_start=1663
-  _globals['_RESUMETASKRESPONSE']._serialized_end=1683
-  _globals['_GETPOPULATIONREQUEST']._serialized_start=1685
-  _globals['_GETPOPULATIONREQUEST']._serialized_end=1727
-  _globals['_GETPOPULATIONRESPONSE']._serialized_start=1729
-  _globals['_GETPOPULATIONRESPONSE']._serialized_end=1812
-  _globals['_CHANGEPOPULATIONREQUEST']._serialized_start=1814
-  _globals['_CHANGEPOPULATIONREQUEST']._serialized_end=1879
-  _globals['_CHANGEPOPULATIONRESPONSE']._serialized_start=1881
-  _globals['_CHANGEPOPULATIONRESPONSE']._serialized_end=1964
-  _globals['_TASKSTATUS']._serialized_start=1967
-  _globals['_TASKSTATUS']._serialized_end=2453
-  _globals['_TASKSTATUS_STATE']._serialized_start=2324
-  _globals['_TASKSTATUS_STATE']._serialized_end=2453
-  _globals['_TASKWAIT']._serialized_start=2455
-  _globals['_TASKWAIT']._serialized_end=2496
-  _globals['_ROUNDSTATUS']._serialized_start=2499
-  _globals['_ROUNDSTATUS']._serialized_end=2751
-  _globals['_ROUNDSTATUS_STATE']._serialized_start=2666
-  _globals['_ROUNDSTATUS_STATE']._serialized_end=2751
-  _globals['_SERVERSERVICE']._serialized_start=2754
-  _globals['_SERVERSERVICE']._serialized_end=3458
+  _globals['_GETMODELREQUEST']._serialized_end=1019
+  _globals['_GETMODELRESPONSE']._serialized_start=1022
+  _globals['_GETMODELRESPONSE']._serialized_end=1213
+  _globals['_SUBMITTASKREQUEST']._serialized_start=1215
+  _globals['_SUBMITTASKREQUEST']._serialized_end=1301
+  _globals['_SUBMITTASKRESPONSE']._serialized_start=1303
+  _globals['_SUBMITTASKRESPONSE']._serialized_end=1344
+  _globals['_GETTASKREQUEST']._serialized_start=1346
+  _globals['_GETTASKREQUEST']._serialized_end=1383
+  _globals['_GETTASKRESPONSE']._serialized_start=1385
+  _globals['_GETTASKRESPONSE']._serialized_end=1438
+  _globals['_LISTTASKSREQUEST']._serialized_start=1440
+  _globals['_LISTTASKSREQUEST']._serialized_end=1458
+  _globals['_LISTTASKSRESPONSE']._serialized_start=1460
+  _globals['_LISTTASKSRESPONSE']._serialized_end=1514
+  _globals['_CANCELTASKREQUEST']._serialized_start=1516
+  _globals['_CANCELTASKREQUEST']._serialized_end=1556
+  _globals['_CANCELTASKRESPONSE']._serialized_start=1558
+  _globals['_CANCELTASKRESPONSE']._serialized_end=1578
+  _globals['_PAUSETASKREQUEST']._serialized_start=1580
+  _globals['_PAUSETASKREQUEST']._serialized_end=1619
+  _globals['_PAUSETASKRESPONSE']._serialized_start=1621
+  _globals['_PAUSETASKRESPONSE']._serialized_end=1640
+  _globals['_RESUMETASKREQUEST']._serialized_start=1642
+  _globals['_RESUMETASKREQUEST']._serialized_end=1682
+  _globals['_RESUMETASKRESPONSE']._serialized_start=1684
+  _globals['_RESUMETASKRESPONSE']._serialized_end=1704
+  _globals['_GETPOPULATIONREQUEST']._serialized_start=1706
+  _globals['_GETPOPULATIONREQUEST']._serialized_end=1748
+  _globals['_GETPOPULATIONRESPONSE']._serialized_start=1750
+  _globals['_GETPOPULATIONRESPONSE']._serialized_end=1833
+  _globals['_CHANGEPOPULATIONREQUEST']._serialized_start=1835
+  _globals['_CHANGEPOPULATIONREQUEST']._serialized_end=1900
+  _globals['_CHANGEPOPULATIONRESPONSE']._serialized_start=1902
+  _globals['_CHANGEPOPULATIONRESPONSE']._serialized_end=1985
+  _globals['_TASKSTATUS']._serialized_start=1988
+  _globals['_TASKSTATUS']._serialized_end=2474
+  _globals['_TASKSTATUS_STATE']._serialized_start=2345
+  _globals['_TASKSTATUS_STATE']._serialized_end=2474
+  _globals['_TASKWAIT']._serialized_start=2476
+  _globals['_TASKWAIT']._serialized_end=2517
+  _globals['_ROUNDSTATUS']._serialized_start=2520
+  _globals['_ROUNDSTATUS']._serialized_end=2772
+  _globals['_ROUNDSTATUS_STATE']._serialized_start=2687
+  _globals['_ROUNDSTATUS_STATE']._serialized_end=2772
+  _globals['_SERVERSERVICE']._serialized_start=2775
+  _globals['_SERVERSERVICE']._serialized_end=3479
 # @@protoc_insertion_point(module_scope)

@@ -80,10 +80,12 @@ class RetryWindow(_message.Message):
     def __init__(self, min_seconds: _Optional[int] = ..., max_seconds: _Optional[int] = ..., without_task: _Optional[bool] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
-    __slots__ = ("population",)
+    __slots__ = ("population", "of_examples")
     POPULATION_FIELD_NUMBER: _ClassVar[int]
+    OF_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     population: str
-    def __init__(self, population: _Optional[str] = ...) -> None: ...
+    of_examples: bool
+    def __init__(self, population: _Optional[str] = ..., of_examples: _Optional[bool] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
     __slots__ = ("task", "model", "distributor_address", "log", "charter")

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 
 from odp.v1 import common_pb2
 
-#: The first version that predicts: 0 is drawn at random, and 1 is made of how often each item occurs.
+#: The first version that scores items: 0 is drawn at random, and 1 is made of how often each item occurs.
 FIRST_MODEL = 2
+#: The first version that predicts of examples.
+FIRST_OF_EXAMPLES = 1
 
 
 class TaskState(enum.IntEnum):
@@ -111,11 +113,12 @@ class OpenRound:
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """The model with which devices of a population predict."""
+    """The model with which devices of a population predict; ``of_examples`` says of what: else it scores items."""
 
     population: str
     task: common_pb2.SignedTask
     model: common_pb2.SignedManifest
+    of_examples: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,13 @@ from typing import Any
 import sqlalchemy as sa
 from google.protobuf.message import Message
 
+from odp.algorithms.registry import TABLE, training_of
 from odp.v1 import common_pb2, enrolment_pb2, population_pb2
 from server.storage.leases import Leases
 from server.storage.log_rows import LogRows
 from server.storage.records import (
     FIRST_MODEL,
+    FIRST_OF_EXAMPLES,
     HistoryEntry,
     NewVersion,
     OpenRound,
@@ -296,7 +298,7 @@ class Storage:
         return [_open_round_of(row) for row in self._all(query)]
 
     def published_models(self) -> list[PublishedModel]:
-        """One entry for each population that has a model to predict with: a published version from ``FIRST_MODEL`` on.
+        """One entry for each population and kind of model that predicts: a published version that learned something.
 
         It is the newest of the newest task that is finished; where none is, of the newest task that is under way, and
         then of the newest that failed. A cancelled task has none, and released statistics are none.
@@ -314,22 +316,26 @@ class Storage:
                 TASKS.c.population,
                 TASKS.c.definition,
                 TASKS.c.signature,
+                VERSIONS.c.version,
                 VERSIONS.c.manifest,
                 VERSIONS.c.signature.label("manifest_signature"),
             )
             .join_from(TASKS, VERSIONS, VERSIONS.c.task_sha256 == TASKS.c.task_sha256)
-            .where(VERSIONS.c.version == newest_version, VERSIONS.c.version >= FIRST_MODEL)
+            .where(VERSIONS.c.version == newest_version, VERSIONS.c.version >= FIRST_OF_EXAMPLES)
             .where(TASKS.c.state.in_(rank))
             .order_by(sa.case(rank, value=TASKS.c.state), TASKS.c.sequence.desc())
         )
-        published: dict[str, PublishedModel] = {}
+        published: dict[tuple[str, bool], PublishedModel] = {}
         for row in self._all(query):
             # Which kind a task is stands in its signed definition alone.
-            if row.population not in published and _has_model(row.definition):
-                published[row.population] = PublishedModel(
+            of_examples = _predicts_of_examples(row.definition)
+            first = FIRST_OF_EXAMPLES if of_examples else FIRST_MODEL
+            if of_examples is not None and row.version >= first and (row.population, of_examples) not in published:
+                published[row.population, of_examples] = PublishedModel(
                     row.population,
                     common_pb2.SignedTask(definition=row.definition, signature=row.signature),
                     common_pb2.SignedManifest(manifest=row.manifest, signature=row.manifest_signature),
+                    of_examples,
                 )
         return list(published.values())
 
@@ -513,5 +519,10 @@ def _open_round_of(row: Any) -> OpenRound:
     return OpenRound(row.population, task, row.round, model, common_pb2.SignedRoundKey.FromString(row.round_key))
 
 
-def _has_model(definition: bytes) -> bool:
-    return common_pb2.TaskDefinition.FromString(definition).HasField("model")
+def _predicts_of_examples(definition: bytes) -> bool | None:
+    """Whether a task's model predicts of examples, and does not score items; None of a task that trains none."""
+    parsed = common_pb2.TaskDefinition.FromString(definition)
+    if parsed.HasField("model"):
+        return False
+    entry = TABLE.get(training_of(parsed) or "")
+    return True if entry is not None and entry.training and parsed.WhichOneof("trained_model") else None

@@ -31,7 +31,7 @@ NAMED = {
     "odp/algorithms/factorization/": "what the trainings of a factorization share, their one message included",
     "odp/algorithms/federated/": "what federated trainings share, their one message included",
     "odp/cli/demo.py": "the demo is a task on ratings",
-    "odp/cli/living.py": "a comparison of two trainings is an evaluation",
+    "odp/cli/task_retrain.py": "a comparison of two trainings is an evaluation",
     "odp/research/interop/carried.py": "which trainings another platform has",
     "odp/operations/metrics.py": "a histogram of Prometheus has the name of one of ours",
     "odp/research/simulation/presets.py": "settings for data sets, written like a developer's task",

@@ -249,6 +249,23 @@ def test_a_population_has_the_model_of_its_newest_finished_task(storage: Storage
     assert found == {"viewers": b"m2", "readers": b"m4"}
 
 
+def test_a_population_has_a_model_of_each_kind_and_no_question_replaces_one(storage: Storage) -> None:
+    items = submitted(storage, 1)
+    trained(storage, items, state=TaskState.FINISHED)
+    network = common_pb2.TaskDefinition(name="network", fedavg={}, glm={})
+    question = common_pb2.TaskDefinition(name="question", model_evaluation={}, glm={})
+    kinds = []
+    for definition in (network, question):
+        record = dataclasses.replace(task(ID, "viewers"), definition=definition.SerializeToString())
+        record = dataclasses.replace(record, sha256=task_sha256(record.signed))
+        storage.add_task(record)
+        trained(storage, record.sha256, state=TaskState.FINISHED, newest=1)
+        kinds.append({entry.of_examples: task_sha256(entry.task) for entry in storage.published_models()})
+    assert kinds[0][False] == items
+    assert set(kinds[0]) == {False, True}
+    assert kinds[1] == kinds[0]
+
+
 @pytest.mark.parametrize("newest", [0, 1, 2])
 @pytest.mark.parametrize("end", [None, TaskState.FAILED, TaskState.CANCELLING])
 def test_a_task_that_is_not_finished_leaves_the_population_the_model_that_it_had(

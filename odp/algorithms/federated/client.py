@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from odp.algorithms.federated.predicting import PersonsExamples, is_personal, predicted, ranked_feature, scored
 from odp.algorithms.federated.reading import ROWS, usable_rows
 from odp.algorithms.federated.terms import PARAMETERS, Terms
 from odp.algorithms.seam import LocalData, ProgramClient
 from odp.errors import ConfigurationError
-from odp.numerics.arrays import Float32Array
+from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
 from odp.protocol.wire.model import Slices
 
 if TYPE_CHECKING:
+    from odp.algorithms.predicting import ProgramPredictor
+    from odp.models.examples import ExamplesTerms
     from odp.models.litert.trainer import ProgramTrainer
 
 
@@ -56,6 +59,48 @@ class FederatedClient(ProgramClient):
         moved = terms.model.difference(start, features, targets, terms.local, seed=seed, round=round)
         clip = terms.clip_of(slices.dense)
         return self._payload(moved, clip=clip, trained=len(targets) > 0, round=round, seed=seed), b""
+
+    @property
+    def examples(self) -> ExamplesTerms:
+        """What the model reads."""
+        return self._terms.examples
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether a prediction depends on the person's own examples."""
+        return is_personal(self._terms.model)
+
+    @property
+    def ranked_feature(self) -> str | None:
+        """As ``PredictingClient``."""
+        return ranked_feature(self._terms.model, self._terms.examples)
+
+    def scored(
+        self, dense: Mapping[str, Float32Array], features: Float32Array, predictor: ProgramPredictor
+    ) -> Float64Array:
+        """As ``PredictingClient``."""
+        return scored(self._terms.model, self._start(dense), features, predictor)
+
+    def own_items(self, data: LocalData) -> Int64Array:
+        """As ``PredictingClient``."""
+        features, _ = usable_rows(self._terms.model, self._terms.examples, data[ROWS])
+        return np.unique(features[:, -1].astype(np.int64))
+
+    def require_predictor(self, trainer: ProgramTrainer | None) -> None:
+        """As ``PredictingClient``."""
+        self.run_by(trainer)
+
+    def predicted(
+        self, dense: Mapping[str, Float32Array], features: Float32Array, data: LocalData | None,
+        predictor: ProgramPredictor | None,
+    ) -> Float64Array:  # fmt: skip
+        """As ``PredictingClient``."""
+        terms, person = self._terms, None
+        if data is not None:
+            person = PersonsExamples(*usable_rows(terms.model, terms.examples, data[ROWS].last(terms.local.most_rows)))
+        return predicted(
+            terms.model, self._start(dense), features, predictor=predictor, training=terms.local, person=person
+        )
 
     def _with(self, terms: Terms) -> FederatedClient:
         """This client with other terms."""

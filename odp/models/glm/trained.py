@@ -189,8 +189,12 @@ class TrainedGlm(TrainedModel):
         losses = self.losses(vector, features, targets)
         if self.classes_range is None:
             return Tested(losses)
-        means = self.shape.means(self._predictors(vector, features)).astype(np.float64)
+        means = self.means(vector, features)
         return Tested(losses, np.column_stack((1 - means[:, 0], means[:, 0])) if means.shape[1] == 1 else means)
+
+    def means(self, vector: Float32Array, features: Float32Array) -> Float64Array:
+        """The mean of each example's law, float64 [n, outputs]."""
+        return self.shape.means(self._predictors(vector, features)).astype(np.float64)
 
     def _predictors(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         return np.concatenate(

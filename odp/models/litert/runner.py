@@ -410,6 +410,21 @@ class Runner:
                 places[row] = np.count_nonzero(before & others)
         return places
 
+    def scores(self, vector: Float32Array, context: Sequence[Array], *, items: int) -> Float32Array:
+        """The score of each item for each row of ``context``, float32 [n, items]. Raises DataError and ProgramFailed.
+
+        Args:
+          context: one array [n, ..] per input before the last one, which is the number of an item.
+        """
+        item = np.zeros((len(context[0]), *self._program.features[-1].shape), dtype=self._program.features[-1].dtype)
+        self._check([*context, item], None)
+        if self._program.prediction.size != 1:
+            raise DataError("Expected a program that gives one score")
+        self._call("load", {VECTOR: vector})
+        numbers = np.arange(items, dtype=np.int64)
+        rows = [self._scores([values[row] for values in context], item, numbers) for row in range(len(item))]
+        return np.stack(rows) if rows else np.zeros((0, items), dtype=np.float32)
+
     def _scores(self, context: Sequence[Array], item: Array, numbers: Int64Array) -> Float32Array:
         """The score of each of ``numbers``, float32, where the inputs before the item are ``context``."""
         batch = self._program.batch

@@ -1,9 +1,9 @@
-"""Networks behind the walls of ``odp.isolated``: one call trains or tests one program on one device's examples.
+"""Networks behind the walls of ``odp.isolated``: one call trains, tests or asks one program, with a device's examples.
 
 The program is the developer's, so its process has no network, no file, no other process, and limits of memory and time;
 whatever fails in it is, outside, a call that failed, and the device sends the empty contribution. The process is given
-the batches and no seed. What comes back is the program's word: ``difference_of`` and ``measured_of`` read it, and the
-contribution is clipped as any other.
+the batches and no seed. What comes back is the program's word: ``difference_of``, ``measured_of`` and
+``predictions_of`` read it, and a contribution is clipped as any other.
 
 Arrays travel as local data of the call, in pieces, so that no message is long; what is found comes back in one.
 
@@ -33,7 +33,9 @@ PRELOADED = (
 #: Libraries of it that other services' processes do not have.
 LIBRARIES = ("ai_edge_litert", "flatbuffers")
 
-_MEASURED = ("losses", "predictions", "places")
+_TRAIN, _MEASURE, _PREDICT = "train", "measure", "predict"
+_PREDICTIONS = "predictions"
+_MEASURED = ("losses", _PREDICTIONS, "places")
 _PIECE = 12 * 2**20
 _START, _PROGRAM, _TARGETS = "start", "program", "targets"
 # Rows and lengths of batches: of the local parameters, if there are any, and of the others.
@@ -41,10 +43,10 @@ _LOCAL, _SHARED = ("local_rows", "local_lengths"), ("rows", "lengths")
 
 
 class LocalTrainer(IsolatedService):
-    """Trains or tests; see ``work_of`` and ``measuring`` for what it is given."""
+    """Trains, tests or predicts; see ``work_of``, ``measuring`` and ``predicting`` for what it is given."""
 
     def on_execute(self, execution: Execution, stores: Stores) -> Executed:
-        """The result holds ``difference``, float32 [shared_size] in base64; or the arrays of ``Measured``, by name."""
+        """The result holds ``difference`` float32 [shared_size], arrays of ``Measured`` or predictions, in base64."""
         from odp.models.litert.runner import Runner
 
         work: Mapping[str, Any] = execution.work
@@ -55,10 +57,18 @@ class LocalTrainer(IsolatedService):
             for name, spec in (*specs.items(), (_TARGETS, program.target))
         )
         start = np.frombuffer(_joined(stores, _START), dtype=np.float32)
-        if work["items"] is not None:
+        if work["kind"] == _MEASURE:
             measured = Runner(program).measured(start, features, targets, items=work["items"])
             return Executed({name: _text(getattr(measured, name)) for name in _MEASURED})
-        local = LocalSteps(_batches(stores, _LOCAL), work["local_rate"]) if program.has_local else None
+        local = LocalSteps(_batches(stores, _LOCAL), work["local_rate"]) if "local_rate" in work else None
+        if work["kind"] == _PREDICT:
+            (rows,), runner = _batches(stores, _SHARED), Runner(program)
+            queries = [values[rows] for values in features]
+            if work["items"]:
+                return Executed({_PREDICTIONS: _text(runner.scores(start, queries[:-1], items=work["items"]))})
+            if local is not None:
+                start = runner.reconstructed(start, features, targets, local)
+            return Executed({_PREDICTIONS: _text(runner.predictions(start, queries))})
         moved = Runner(program).difference(
             start, features, targets, _batches(stores, _SHARED), rate=work["rate"], proximal=work["proximal"],
             local=local,
@@ -70,13 +80,22 @@ def work_of(
     program: Program, *, rate: float, proximal: float = 0.0, local: LocalSteps | None = None
 ) -> Columns:  # fmt: skip
     """What a call is given besides arrays; arguments are those of ``Runner.difference``."""
-    work: Columns = {"program": program.to_json(), "rate": rate, "proximal": proximal, "items": None}
+    work: Columns = {"kind": _TRAIN, "program": program.to_json(), "rate": rate, "proximal": proximal}
     return work if local is None else {**work, "local_rate": local.rate}
 
 
 def measuring(program: Program, *, items: int) -> Columns:
     """``work_of`` a test; ``items`` are those of ``Runner.measured``."""
-    return {"program": program.to_json(), "items": items}
+    return {"kind": _MEASURE, "program": program.to_json(), "items": items}
+
+
+def predicting(program: Program, *, local: LocalSteps | None, items: int = 0) -> Columns:
+    """``work_of`` predictions: of the examples in the one batch of ``arrays_of`` beside those of ``local``.
+
+    With ``items``, the score of each of them in the place of an example's last input.
+    """
+    work: Columns = {"kind": _PREDICT, "program": program.to_json(), "items": items}
+    return work if local is None else {**work, "local_rate": local.rate}
 
 
 def arrays_of(
@@ -139,6 +158,20 @@ def measured_of(result: Columns, program: Program, *, examples: int, items: int)
         np.frombuffer(data["predictions"], dtype="<f4").astype(np.float32).reshape(plain, *program.prediction.shape),
         places,
     )
+
+
+def predictions_of(result: Columns, program: Program, *, examples: int, items: int = 0) -> Float32Array:
+    """The predictions in what a call gave back, float32 [examples, ..] or [examples, items], finite.
+
+    Raises DataError where they are not.
+    """
+    data, shape = _bytes_of(result, _PREDICTIONS), (items,) if items else program.prediction.shape
+    if len(data) != 4 * examples * (items or program.prediction.size):
+        raise DataError(f"Expected predictions of {examples} examples")
+    predictions = np.frombuffer(data, dtype="<f4").astype(np.float32).reshape(examples, *shape)
+    if not np.isfinite(predictions).all():
+        raise DataError("Expected predictions that are finite numbers")
+    return predictions
 
 
 def _text(values: Array) -> str:

@@ -310,7 +310,7 @@ class TrainedNetwork(TrainedModel):
         if self._trainer is None:
             raise StateError("Expected a trainer of programs, as a device's runtime has")
         return self._trainer.difference(
-            self.program, self._whole(start), inputs_of(self.program, features), targets_of(self.program, targets),
+            self.program, self.whole(start), inputs_of(self.program, features), targets_of(self.program, targets),
             batches, rate=training.rate, proximal=training.proximal,
             local=local_steps(training, len(targets), seed=seed, round=round),
         )  # fmt: skip
@@ -328,7 +328,7 @@ class TrainedNetwork(TrainedModel):
     ) -> Float32Array:
         """``difference`` of consecutive users, computed in this process: for a program of one's own."""
         return self._program_in_process().differences(
-            self._whole(start), examples, training, seeds=seeds, round=round, users=users, out=out
+            self.whole(start), examples, training, seeds=seeds, round=round, users=users, out=out
         )
 
     def reconstructed(
@@ -347,7 +347,7 @@ class TrainedNetwork(TrainedModel):
           float32 [all parameters], which ``measures`` and ``classes`` take.
         """
         return self._program_in_process().reconstructed(
-            self._whole(start), features, targets, training, seed=seed, round=round
+            self.whole(start), features, targets, training, seed=seed, round=round
         )
 
     def losses(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> Float64Array:
@@ -356,11 +356,11 @@ class TrainedNetwork(TrainedModel):
 
     def measures(self, vector: Float32Array, features: Float32Array, targets: Float32Array) -> dict[str, Float64Array]:
         """Loss and metrics of each example by name, float64 [n], computed in this process."""
-        return self._program_in_process().measures(self._whole(vector), features, targets)
+        return self._program_in_process().measures(self.whole(vector), features, targets)
 
     def classes(self, vector: Float32Array, features: Float32Array) -> Float32Array:
         """The likeliest class of each example, float32 [n], computed in this process: for a program of one's own."""
-        predictions = self._program_in_process().predictions(self._whole(vector), features)
+        predictions = self._program_in_process().predictions(self.whole(vector), features)
         if predictions[0:1].size <= 1:
             return np.asarray(predictions.reshape(-1) > self.program.threshold, dtype=np.float32)
         return np.asarray(predictions.argmax(axis=-1), dtype=np.float32)
@@ -377,7 +377,7 @@ class TrainedNetwork(TrainedModel):
             raise ConfigurationError(
                 "Expected a network without layers that stay on the device: an evaluation would not find them"
             )
-        if program.classes and (program.classes < 2 or program.prediction.size not in _sizes(program.classes)):
+        if program.classes and (program.classes < 2 or program.prediction.size not in class_outputs(program.classes)):
             raise ConfigurationError(
                 f"Expected a network that predicts one of classes={program.classes} classes for an example (got "
                 f"{program.prediction.size} numbers)"
@@ -402,9 +402,9 @@ class TrainedNetwork(TrainedModel):
         losses = measured.losses.astype(np.float64)
         if ranked:
             return Tested(losses, places=measured.places)
-        return Tested(losses, _probabilities(self.program, measured.predictions) if self.program.classes else None)
+        return Tested(losses, probabilities(self.program, measured.predictions) if self.program.classes else None)
 
-    def _whole(self, vector: Float32Array) -> Float32Array:
+    def whole(self, vector: Float32Array) -> Float32Array:
         """Shared parameters with the start of the local ones, float32 [all]; a vector of all stays as it is."""
         return vector if len(vector) == self.program.size else np.concatenate([vector, self._local_start])
 
@@ -421,12 +421,12 @@ class TrainedNetwork(TrainedModel):
         return OwnProgram(self.program, engine=self._engine)
 
 
-def _sizes(classes: int) -> tuple[int, ...]:
+def class_outputs(classes: int) -> tuple[int, ...]:
     """Numbers that a prediction of classes may have: of two, one is enough."""
     return (1, 2) if classes == 2 else (classes,)
 
 
-def _probabilities(program: Program, predictions: Float32Array) -> Float64Array:
+def probabilities(program: Program, predictions: Float32Array) -> Float64Array:
     """Of each class, float64 [n, classes]; predictions are logits where the threshold is 0, else probabilities."""
     outputs = predictions.reshape(len(predictions), program.prediction.size).astype(np.float64)
     with np.errstate(all="ignore"):

@@ -95,7 +95,7 @@ def test_a_kept_model_that_is_damaged_is_not_used(world: Any, gone: Services, tm
 def test_a_wrong_certificate_is_no_outage(world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(world, world.services(), tmp_path)
 
-    def strange(*_: Any) -> Any:
+    def strange(*_: Any, **__: Any) -> Any:
         raise CertificateError("its certificate is for another name")
 
     services = world.services()

@@ -14,7 +14,9 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: p
 
 import odp
 from device_runtime.isolated.training import IsolatedTrainer
-from odp.algorithms.federated.terms import PARAMETERS, RELEASE, Terms
+from odp.algorithms.federated.reading import ROWS, usable_rows
+from odp.algorithms.federated.terms import CLIP, PARAMETERS, RELEASE, Terms
+from odp.algorithms.predicting import PredictingClient
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows, NoisyTensors, ProgramClient
 from odp.crypto.signing import SigningKey
@@ -202,6 +204,31 @@ def test_nothing_of_local_layers_comes_out_of_the_walls(trainer: IsolatedTrainer
     assert len(arrays["targets/0"]) == 4 * 8
     with pytest.raises(DataError, match=str(SHARED)):
         service.difference_of({"difference": "AAAA" * program.size}, program)
+
+
+def test_a_prediction_is_that_of_the_layers_that_are_found_of_the_persons_examples(trainer: IsolatedTrainer) -> None:
+    """Behind the walls as here; and without own examples, of what local layers start with."""
+    client = algorithm_for(definition_of()).client()
+    assert isinstance(client, PredictingClient)
+    assert client.is_personal
+    users, asked = people(), (_data(5)[0] * 0.5).clip(-1, 1)
+    dense = {PARAMETERS: START[:, None], CLIP: np.ones((1, 1), dtype=np.float32)}
+    start, runner = np.concatenate([START, LOCAL_START]), Runner(stored())
+    answers = []
+    for user in (3, 5, None):
+        data = None if user is None else {ROWS: rows_of(users, user)}
+        given = client.predicted(dense, asked, data, trainer)
+        vector = start
+        if user is not None:
+            own = usable_rows(client._terms.model, client.examples, rows_of(users, user))
+            steps = local_steps(client._terms.local, len(own[1]), seed=0, round=0)
+            assert steps is not None
+            vector = runner.reconstructed(start, [own[0]], own[1].astype(np.int32), steps)
+        logits = runner.predictions(vector, [asked]).astype(np.float64)
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        np.testing.assert_allclose(given, powers / powers.sum(axis=1, keepdims=True), rtol=1e-6)
+        answers.append(given)
+    assert np.abs(answers[0] - answers[1]).max() > 1e-3 < np.abs(answers[0] - answers[2]).max()
 
 
 def test_what_local_layers_start_with_moves_the_sum() -> None:

@@ -10,8 +10,11 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
+from device_runtime.isolated.training import IsolatedTrainer
 from odp.algorithms.fedavg.config import DPFedAvg
+from odp.algorithms.federated.reading import ROWS
 from odp.algorithms.federated.terms import PARAMETERS, RELEASE
+from odp.algorithms.predicting import PredictingClient, RankedItems
 from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import LocalRows, NoisyTensors, ProgramClient
 from odp.crypto.signing import SigningKey
@@ -188,3 +191,27 @@ def _data(**changes: Tensor) -> Examples:
 def test_towers_that_do_not_fit_are_refused(make: Callable[[], common_pb2.TaskDefinition], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         algorithm_for(make()).check()
+
+
+def test_all_items_are_ranked_behind_the_walls_as_here_and_own_ones_are_left_out() -> None:
+    client = algorithm_for(definition_of()).client()
+    assert isinstance(client, PredictingClient)
+    assert client.ranked_feature == "item"
+    about = np.array([[0.5] * FEATURES, [-1.5] * FEATURES], dtype=np.float32)
+    asked = np.column_stack((about, np.zeros(2, dtype=np.float32)))
+    dense = {PARAMETERS: START[:, None], "clip": np.ones((1, 1), dtype=np.float32)}
+    every = np.arange(ITEMS, dtype=np.float32)
+    with IsolatedTrainer() as trainer:
+        scores = client.scored(dense, asked, trainer)
+        pairs = [client.predicted(dense, np.column_stack((np.repeat(row[None], ITEMS, 0), every)), None, trainer)
+                 for row in about]  # fmt: skip
+    assert scores.shape == (2, ITEMS)
+    for of_row, probabilities in zip(scores, pairs, strict=True):
+        np.testing.assert_array_equal(np.argsort(of_row), np.argsort(probabilities[:, 1]))
+    best = int(scores[0].argmax())
+    ranked = RankedItems.best(scores, count=3, without=np.array([best]), names=None, version=1, offline=None)
+    np.testing.assert_array_equal(ranked.items[0], [item for item in np.argsort(-scores[0]) if item != best][:3])
+    assert [row["item"] for row in ranked.rows()[1]] == ranked.items[1].tolist()
+    rows = LocalRows(np.zeros(0, np.int64), np.ones(3), {"about": np.tile(about[0], (3, 1)),
+                     "item": np.array([[4.0], [2.0], [4.0]])})  # fmt: skip
+    np.testing.assert_array_equal(client.own_items({ROWS: rows}), [2, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,6 +122,10 @@ def test_contributions_at_the_same_time_leave_one_process_for_the_next() -> None
         with trainer.process(), trainer.process():
             assert len(psutil.Process().children(recursive=True)) == ready + 1
         trainer.prepare()
+        # One that was killed is there until it is reaped.
+        end = time.monotonic() + 30.0
+        while len(psutil.Process().children(recursive=True)) != ready and time.monotonic() < end:
+            time.sleep(0.01)
         assert len(psutil.Process().children(recursive=True)) == ready
 
 

@@ -1,0 +1,115 @@
+"""Devices predict of examples with the model that they trained: what the app may know is told, the rest is shown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+from e2e.world import POPULATION, World
+
+import odp
+from device_runtime.sdk import Environment
+from odp.cli.main import main
+from odp.errors import DataError, ServiceUnavailable
+
+DEVICES = 20
+NAMES = ("no", "yes")
+DATA = odp.Examples({"age": odp.Tensor((), 0, 100, 0.01), "kind": odp.Category(("film", "book"))}, label="likes",
+                    classes=NAMES)  # fmt: skip
+
+
+def people() -> odp.data.ExampleColumns:
+    """Who is older likes books, who is younger films."""
+    generator = np.random.default_rng(2)
+    age, kind = generator.integers(0, 101, 400), generator.integers(0, 2, 400)
+    columns = {
+        "age": age, "kind": np.array(["film", "book"])[kind],
+        "likes": np.array(NAMES)[((age > 50) == (kind == 1)).astype(int)],
+    }  # fmt: skip
+    return odp.data.ExampleColumns.of_users(columns, np.arange(400) % DEVICES)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory):
+    task = odp.Task(
+        name="likes", population=POPULATION, model=odp.Glm("logistic", features=3), data=DATA,
+        training=odp.DPFedAvg(rounds=2, epochs=3, batch=5, rate=0.5),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-5), cohort=odp.Cohort(minimum=20, goal=DEVICES, round_seconds=600),
+    )  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        world = World(tmp_path_factory.mktemp("world")).start(stack)
+        (world.root / "server" / "address").write_text(f"{world.server.address}\n")
+        handle = world.connection.submit(task)
+        world.finish(handle, world.devices(examples=people()))
+        yield world, handle
+
+
+ASKED = {"age": [20, 80, 20], "kind": ["film", "film", "book"]}
+
+
+def expected(handle, columns) -> np.ndarray:
+    """The probability of "yes", in numpy."""
+    vector = handle.model().dense["parameters"][:, 0].astype(np.float64)
+    film = np.array([kind == "film" for kind in columns["kind"]], dtype=float)
+    x = np.column_stack((np.array(columns["age"]) * 0.01, film, 1 - film))
+    return 1 / (1 + np.exp(-(x @ vector[:3] + vector[3])))
+
+
+def test_an_app_is_told_what_depends_on_its_own_examples_alone(trained, capsys) -> None:
+    world, handle = trained
+    with odp.Device(world.root / "devices", environment=Environment(create=False, keyring=False)) as device:
+        told = device.predict(ASKED, POPULATION, services=world.root)
+        np.testing.assert_allclose(told.probabilities[:, 1], expected(handle, ASKED), rtol=1e-5)
+        assert (told.classes, told.offline, told.version) == (NAMES, None, handle.model().version)
+        assert set(told.labels) <= set(NAMES)
+        with pytest.raises(DataError, match=r"example 1 .*'kind' is none of its 2"):
+            device.predict({"age": [1, 2], "kind": ["film", "disc"]}, POPULATION, services=world.root)
+
+        assert device.show_predictions(population=POPULATION, services=world.root, count=3) is None
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].split() == ["example", "prediction"]
+        assert [line.split()[:3] for line in lines[1:]] == [[str(rank), "example", str(rank - 1)] for rank in (1, 2, 3)]
+        page = device.show()
+        assert page.startswith("http")
+
+
+def test_the_command_prints_the_same(trained, capsys) -> None:
+    world, handle = trained
+    where = ["--population", POPULATION, "--state", str(world.root / "devices"), "--server", world.server.address,
+             "--ca", str(world.ca), "--reference-values", str(world.reference_values)]  # fmt: skip
+    given = [json.dumps({"age": age, "kind": kind}) for age, kind in zip(*ASKED.values(), strict=True)]
+    asked = [part for text in given for part in ("--example", text)]
+    printed = json.loads(run(capsys, *where, *asked, "--json").splitlines()[-1])["predictions"]
+    np.testing.assert_allclose([row["probabilities"]["yes"] for row in printed], expected(handle, ASKED), rtol=1e-5)
+    assert "example 1" in run(capsys, *where, "--count", "2")
+    with pytest.raises(SystemExit):
+        run(capsys, *where, "--example", "{}", "--example", "[]")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What `odp device predict` prints."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["odp", "device", "predict", *arguments])
+        try:
+            main()
+        except SystemExit as end:
+            if end.code:
+                raise
+    return capsys.readouterr().out
+
+
+def test_without_services_the_last_model_answers_and_says_so(trained, capsys) -> None:
+    """The last test: it ends the server."""
+    world, handle = trained
+    with odp.Device(world.root / "devices", environment=Environment(create=False, keyring=False)) as device:
+        device.predict(ASKED, POPULATION, services=world.root)
+        known = expected(handle, ASKED)
+        world.server.stop()
+        again = device.predict(ASKED, POPULATION, services=world.root, refresh=True)
+        assert again.offline is not None
+        assert "version" in again.offline
+        np.testing.assert_allclose(again.probabilities[:, 1], known, rtol=1e-5)
+        with pytest.raises(ServiceUnavailable):
+            device.predict(ASKED, "others", services=world.root)
