@@ -309,7 +309,7 @@ def predict_smooth(
     """
     most = rank + MOST_CENTRES
     space, points, weights = np.empty(tiles.even(most + 2) ** 2), tiles.columns_of(most + 2), np.empty(tiles.CHUNK)
-    centre_kernel, features, solution = np.empty((MOST_CENTRES, MOST_CENTRES)), np.empty(most), np.empty(most + 1)
+    centre_kernel, solution = np.empty((MOST_CENTRES, MOST_CENTRES)), np.empty(most + 1)
     for user in range(len(offsets) - 1):
         first, last = offsets[user], offsets[user + 1]
         begin, end = wanted_offsets[user], wanted_offsets[user + 1]
@@ -323,20 +323,17 @@ def predict_smooth(
         system = space[: height * height].reshape(height, height)
         system[:] = 0.0
         points[size] = 1.0
-        filled = 0
-        for entry in range(first, last):
-            item = items[entry]
-            _fill(factors[item], rank, middle, scale, features)
-            if count and (entry - first) % step == 0:
-                centre_kernel[(entry - first) // step, :count] = features[rank:size]
-            for row in range(size):
-                points[row, filled] = features[row]
-            points[size + 1, filled], weights[filled] = values[entry] - base[item], trust[item]
-            filled += 1
-            if filled == tiles.CHUNK:
-                tiles.add_outer(points, weights, system, filled)
-                filled = 0
-        tiles.add_outer(points, weights, system, filled)
+        for start in range(first, last, tiles.CHUNK):
+            filled = min(tiles.CHUNK, last - start)
+            for place in range(filled):
+                item = items[start + place]
+                for column in range(rank):
+                    points[column, place] = factors[item, column]
+                points[size + 1, place], weights[place] = values[start + place] - base[item], trust[item]
+            _fill_kernels(points, rank, middle, scale, filled)
+            for place in range((first - start) % step, filled, step):
+                centre_kernel[(start + place - first) // step, :count] = points[rank:size, place]
+            tiles.add_outer(points, weights, system, filled)
         for row in range(size):
             if row < rank:
                 system[row, row] += row_ridge / ROW_SHARE
@@ -346,12 +343,17 @@ def predict_smooth(
                     system[row, column] += centre_kernel[row - rank, column - rank] / variance
         system[size, size] += bias_ridge
         tiles.solve(system, size + 1, solution)
-        for place in range(begin, end):
-            _fill(factors[wanted[place]], rank, middle, scale, features)
-            total = base[wanted[place]] + solution[size]
+        for start in range(begin, end, tiles.CHUNK):
+            filled = min(tiles.CHUNK, end - start)
+            for place in range(filled):
+                item = wanted[start + place]
+                for column in range(rank):
+                    points[column, place] = factors[item, column]
+                out[start + place] = base[item] + solution[size]
+            _fill_kernels(points, rank, middle, scale, filled)
             for column in range(size):
-                total += features[column] * solution[column]
-            out[place] = total
+                for place in range(filled):
+                    out[start + place] += points[column, place] * solution[column]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -374,16 +376,18 @@ def _centres(items: Any, factors: Any, rank: int) -> Any:
 
 
 @numba.njit(nogil=True, cache=True, fastmath=_FUSED)
-def _fill(row: Any, rank: int, middle: Any, scale: float, out: Any) -> None:
-    out[:rank] = row[:rank]
-    kernels = out[rank : rank + middle.shape[1]]
-    kernels[:] = 0.0
-    for column in range(rank):
-        for centre in range(len(kernels)):
-            off = row[column] - middle[column, centre]
-            kernels[centre] += off * off
-    for centre in range(len(kernels)):
-        kernel = 1.0 / (1.0 + scale * kernels[centre])
-        for _ in range(SQUARINGS):
-            kernel *= kernel
-        kernels[centre] = kernel
+def _fill_kernels(points: Any, rank: int, middle: Any, scale: float, filled: int) -> None:
+    """Fills the rows behind the first ``rank`` of ``points``: the kernels of ``filled`` vectors with each centre."""
+    for centre in range(middle.shape[1]):
+        kernels = points[rank + centre]
+        kernels[:filled] = 0.0
+        for column in range(rank):
+            vectors, value = points[column], middle[column, centre]
+            for place in range(filled):
+                off = vectors[place] - value
+                kernels[place] += off * off
+        for place in range(filled):
+            kernel = 1.0 / (1.0 + scale * kernels[place])
+            for _ in range(SQUARINGS):
+                kernel *= kernel
+            kernels[place] = kernel
