@@ -47,11 +47,10 @@ _FLOPS = 10.0  # per item and cube of the width
 
 @dataclass(frozen=True)
 class Rows:
-    """Full item rows (bias, factors): posterior means and variances [m, 1 + d]; prior covariance of factors [d, d]."""
+    """Full item rows (bias, factors): posterior means and variances [m, 1 + d]."""
 
     mean: Float64Array
     variance: Float64Array
-    prior: Float64Array
 
 
 def posterior_rows(
@@ -79,20 +78,20 @@ def posterior_rows(
       residual_variance: of one rating.
       ridge: added to the factors' prior precision, in ratings.
     """
-    width = targets.shape[1]
-    problem = _Problem(
-        packed=np.ascontiguousarray(gram.packed),
-        off=targets - products(gram.packed, start),
-        noise=noise_std**2 + gram.variance * (start**2).sum(axis=1),
-        noise_slope=gram.variance,
-        sampling=residual_variance * weight,
-        bias_variance=bias_variance,
+    problem = _Problem.of(
+        targets, gram, weight, start, bias_variance, noise_std=noise_std, residual_variance=residual_variance
     )
+    return problem.rows(start, _precision(problem, gram.common, residual_variance=residual_variance, ridge=ridge))
+
+
+def _precision(problem: _Problem, shape: Float64Array, *, residual_variance: float, ridge: float) -> Float64Array:
+    """Prior precision [d, d] of the factors; ``shape`` [1 + d, 1 + d] is what the Gram matrices have in common."""
+    size, width = problem.off.shape
     identity = np.eye(width - 1)
-    common = 0.1 * residual_variance * np.linalg.inv(gram.common[1:, 1:] + 1e-3 * identity)
+    common = 0.1 * residual_variance * np.linalg.inv(shape[1:, 1:] + 1e-3 * identity)
     # Some items of every size estimate the common covariance roughly, and a thousand estimate it well.
     at_first = max(_MOST_AT_FIRST, _PER_COLUMN * width)
-    few, many = (problem.every(-(-len(targets) // most)) for most in (at_first, _MOST_FOR_COMMON))
+    few, many = (problem.every(-(-size // most)) for most in (at_first, _MOST_FOR_COMMON))
 
     def precision() -> Float64Array:
         return np.asarray(np.linalg.inv(common) + ridge / residual_variance * identity)
@@ -108,10 +107,8 @@ def posterior_rows(
                 evidence = few.evidence(_trace_of_inverse(precision()), pool)
             common = moved(_Posterior.of(evidence.part, evidence.right.shape, precision(), pool, summed=True))
         for _ in range(_LAST_STEPS):
-            common = moved(_solved(many, precision(), pool))
-        last = precision()
-        posterior = _solved(problem, last, pool, summed=False)
-    return Rows(mean=start + posterior.mean, variance=posterior.variance, prior=np.asarray(np.linalg.inv(last)))
+            common = moved(many.posterior(precision(), pool))
+    return precision()
 
 
 def products(triangles: Float64Array, vectors: Float64Array) -> Float64Array:
@@ -158,6 +155,32 @@ class _Problem:
     noise_slope: Float64Array
     sampling: Float64Array
     bias_variance: Float64Array
+
+    @classmethod
+    def of(
+        cls, targets: Float64Array, gram: Grams, weight: Float64Array, start: Float64Array, bias_variance: Float64Array,
+        *, noise_std: float, residual_variance: float,
+    ) -> _Problem:  # fmt: skip
+        """That of :func:`posterior_rows`."""
+        return cls(
+            packed=np.ascontiguousarray(gram.packed),
+            off=targets - products(gram.packed, start),
+            noise=noise_std**2 + gram.variance * (start**2).sum(axis=1),
+            noise_slope=gram.variance,
+            sampling=residual_variance * weight,
+            bias_variance=bias_variance,
+        )
+
+    def rows(self, start: Float64Array, precision: Float64Array) -> Rows:
+        """The items' rows around their prior means ``start``."""
+        with parallel.one_blas_thread(), ThreadPoolExecutor(parallel.processors()) as pool:
+            posterior = self.posterior(precision, pool, summed=False)
+        return Rows(mean=start + posterior.mean, variance=posterior.variance)
+
+    def posterior(self, precision: Float64Array, pool: ThreadPoolExecutor, *, summed: bool = True) -> _Posterior:
+        """As :meth:`_Posterior.of`, with evidence that is not kept."""
+        trace = _trace_of_inverse(precision)
+        return _Posterior.of(lambda block: self.part(block, trace), self.off.shape, precision, pool, summed=summed)
 
     def every(self, stride: int) -> _Problem:
         """Every ``stride``-th item by the size of its matrix, or the problem itself for a stride of 1."""
@@ -231,12 +254,6 @@ class _Posterior:
         # The sum does not depend on threads: it is over blocks in their order.
         sums = each_block(solve, size, block=_EVIDENCE_BLOCK if summed else _BLOCK_ALONE, pool=pool)
         return cls(mean, variance, np.sum(sums, axis=0) if summed else np.zeros((width, width)))
-
-
-def _solved(problem: _Problem, precision: Float64Array, pool: ThreadPoolExecutor, *, summed: bool = True) -> _Posterior:
-    """The same, with evidence that is not kept."""
-    trace = _trace_of_inverse(precision)
-    return _Posterior.of(lambda block: problem.part(block, trace), problem.off.shape, precision, pool, summed=summed)
 
 
 def _solve(
@@ -366,26 +383,19 @@ def hybrid_rows(
     prior_variance = residual_variance * np.concatenate(([estimation.FEATURE_PRIOR], np.full(width - 1, _FACTOR_PRIOR)))
     centre = start
     for alternation in range(alternations):
-        item_rows = posterior_rows(
-            targets,
-            gram,
-            weight,
-            centre,
-            bias_variance,
-            noise_std=noise_std,
-            residual_variance=residual_variance,
-            ridge=ridge,
+        problem = _Problem.of(
+            targets, gram, weight, centre, bias_variance, noise_std=noise_std, residual_variance=residual_variance
         )
+        factors = _precision(problem, gram.common, residual_variance=residual_variance, ridge=ridge)
         if alternation + 1 < alternations:
-            noise = noise_std**2 + gram.variance * (bias_variance + np.trace(item_rows.prior) + (centre**2).sum(axis=1))
+            common: Float64Array = np.asarray(np.linalg.inv(factors))
+            noise = noise_std**2 + gram.variance * (bias_variance + np.trace(common) + (centre**2).sum(axis=1))
             if alternation == 0:
                 matrices = gram.matrices
                 off = targets - (matrices @ start[:, :, None])[:, :, 0]
-            precision, evidence = _projected(
-                matrices, item_rows.prior, bias_variance, noise, residual_variance * weight, off
-            )
+            precision, evidence = _projected(matrices, common, bias_variance, noise, residual_variance * weight, off)
             centre = start + features @ linear_map(precision, evidence, features, ridge=1.0 / prior_variance).T
-    return item_rows
+    return problem.rows(centre, factors)
 
 
 def _projected(
