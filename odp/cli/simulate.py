@@ -215,7 +215,7 @@ def _train(
     """Runs the task, prints tables, writes its record and its page; returns what ``--json`` and ``--csv`` say."""
     from rich.table import Table
 
-    from odp.algorithms.registry import starting_for
+    from odp.algorithms.registry import algorithm_for, starting_for
     from odp.datasets.catalogue import catalogue_keys
     from odp.evaluation.comparison import spending, spending_table
     from odp.models.left_out import left_out_in_words
@@ -239,6 +239,7 @@ def _train(
     for line in lines:
         out.print(f"note: {line}")
     rows: list[tuple[str, ...]] = []
+    planned = len(algorithm_for(task.definition()).planned_releases())
     with computing_on(*engine) as (chosen, workers), steps(out, "simulating") as shown:
 
         def on_users(number: int, users: int, rounds: int) -> None:
@@ -248,7 +249,8 @@ def _train(
 
         def on_round(result: RoundResult) -> None:
             about = left_out_in_words(result.left_out)
-            shown.step(f"round {result.round}: {experiment.headline(result.metrics)} {about}".rstrip())
+            after = "; training is over, the model is tested" if result.round + 1 == planned else ""
+            shown.step(f"round {result.round}: {experiment.headline(result.metrics)} {about}".rstrip() + after)
             cells = (str(result.round), str(result.contributions), f"{result.epsilon:.4f}")
             rows.append((*cells, *experiment.cells(result.metrics), f"{result.seconds:.1f}", *filter(None, [about])))
 

@@ -55,6 +55,16 @@ def test_baselines_can_be_left_out(odp: Odp, task_file: Path) -> None:
     assert "DP item mean" not in printed.err
 
 
+def test_the_trained_model_has_a_figure_of_a_sample_before_all_are_tested(odp: Odp, task_file: Path) -> None:
+    task_file.write_text(TASK.replace("goal = 130", "goal = 600"))
+    data = "synthetic:n_users=600,n_items=30,ratings_per_user=12"
+    printed = odp("simulate", task_file, "--data", data, "--json", "--no-baselines")
+    rounds = [line for line in printed.err.splitlines() if line.startswith("round ")]
+    assert ["training is over" in line for line in rounds] == [False, False, True]
+    assert "figures after each round are of 500 of 600 users, those of the result of all" in printed.json["notes"]
+    assert f"{printed.json['test_rmse']:.4f}" not in rounds[-1]
+
+
 def test_one_moment_cuts_everybody_and_what_only_the_test_part_has_is_counted(odp: Odp, task_file: Path) -> None:
     arguments = ("simulate", task_file, "--data", DATA, "--json", "--no-baselines")
     printed = odp(*arguments, "--split", "time:0.5")

@@ -81,7 +81,7 @@ QUALITY = Quality(
 
 
 #: A round is scored on at most this many users; the finished model on all.
-_USERS_PER_ROUND = 1000
+_USERS_PER_ROUND = 500
 
 
 class TaskExperiment:
@@ -180,7 +180,7 @@ class TaskEvaluation:
         return {}
 
     def after_round(self, model: ModelVersion, split: Split, history: Ratings) -> dict[str, float]:
-        """RMSE on the validation and the test part of at most 1,000 users; NaN of an empty one."""
+        """RMSE on the validation and the test part of at most 500 users; NaN of an empty one."""
         users = spread_users(split.train, _USERS_PER_ROUND)
         parts = (split.train, split.validation, history, split.test)
         return self._errors(model, *(part.select_users(users) for part in parts))

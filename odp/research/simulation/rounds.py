@@ -40,7 +40,7 @@ class RoundResult:
     Attributes:
       epsilon: Spent by the task so far.
       metrics: Of the model that the round produced, as its algorithm names them: ``odp.DPAM`` has ``validation_rmse``
-        and ``test_rmse``, over at most 1,000 users; ``odp.ImplicitDPAM`` has ``validation_recall`` and
+        and ``test_rmse``, over at most 500 users; ``odp.ImplicitDPAM`` has ``validation_recall`` and
         ``validation_ndcg``, at 20 and over at most 4,096 users. NaN where there is nothing to test on.
       left_out: As of ``RunResult``.
     """
