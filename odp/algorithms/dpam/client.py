@@ -12,7 +12,7 @@ import numpy as np
 from odp.algorithms.dpam import codec, gradient_codec, gradient_userside, uncertainty, userside
 from odp.algorithms.dpam.terms import COUNTS_ROUND, FACTOR_COLUMNS, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
-from odp.algorithms.seam import LocalData, LocalRows, Query
+from odp.algorithms.seam import LocalData, LocalRows
 from odp.errors import ConfigurationError
 from odp.models.intervals import DEFAULT_LEVEL, Intervals, check_level
 from odp.models.reasons import Reasons
@@ -48,8 +48,8 @@ class DpamClient(OwnItems):
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
-        if (parts := self._vector(round)) is not None:
-            return bytes(parts[1].grid.payload_bytes)
+        if (vector := self._vector(round)) is not None:
+            return bytes(vector.grid.payload_bytes)
         if self._terms.gradient:
             return gradient_codec.empty_payload(self._terms, round)
         return codec.empty_payload(self._terms, round)
@@ -65,23 +65,23 @@ class DpamClient(OwnItems):
         """
         rows = self._in_order(data, round=round, seed=seed)
         payload, local = (self._gradients if self._terms.gradient else self._gramians)(slices, rows, round=round)
-        if (parts := self._vector(round)) is not None:
+        if (vector := self._vector(round)) is not None:
+            from odp.algorithms.dpam.placed import placed_in
             from odp.algorithms.factorization import laid_out
 
-            query, vector = parts
-            payload = laid_out.payload(vector, query, payload, round=round, seed=seed)
+            sent = (gradient_codec if self._terms.gradient else codec).decode(self._terms, round, [payload])
+            payload = laid_out.payload(vector, placed_in(self._terms, round, sent), round=round, seed=seed)
         return payload, local
 
-    def _vector(self, round: int) -> tuple[Query, WholeVector] | None:
-        """(what an enclave would sum, the vector that stands for it); None where an enclave opens contributions."""
+    def _vector(self, round: int) -> WholeVector | None:
+        """What stands for a contribution under masks; None where an enclave opens contributions."""
         if not mode_of(self._definition.cohort).dense_only:
             return None
         # Devices without masks never load what enclaves sum with.
         from odp.algorithms.dpam.query import query_of
         from odp.algorithms.factorization.whole_vectors import WholeVector
 
-        query = query_of(self._terms, round)
-        return query, WholeVector.of(query, self._definition)
+        return WholeVector.of(query_of(self._terms, round), self._definition)
 
     def _gramians(self, slices: Slices, rows: LocalRows, *, round: int) -> tuple[bytes, bytes]:
         """What an enclave opens, and the local parameters, of Gram matrices."""

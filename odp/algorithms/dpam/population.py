@@ -19,6 +19,7 @@ import numpy.typing as npt
 from odp.algorithms.dpam import codec, gradient_codec, gradient_userside, uncertainty, userside
 from odp.algorithms.dpam.codec import Contributions
 from odp.algorithms.dpam.gradient_query import GradientSum
+from odp.algorithms.dpam.placed import placed_in
 from odp.algorithms.dpam.query import Accumulator, query_of
 from odp.algorithms.dpam.terms import (
     BIAS_COLUMN,
@@ -33,8 +34,6 @@ from odp.algorithms.dpam.terms import (
 )
 from odp.algorithms.factorization import laid_out
 from odp.algorithms.factorization.codec import ROW_UNITS
-from odp.algorithms.factorization.laid_out import Placed, placed_items, placed_vectors
-from odp.algorithms.factorization.query import count_units
 from odp.algorithms.factorization.whole_vectors import RELEASE, WholeVector, whole_vector
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
@@ -132,7 +131,7 @@ class DpamPopulation:
         total, done = np.zeros(vector.grid.size, dtype=np.int64), 0
         make = self.gradient_contributions if self._terms.gradient else self.contributions
         for users, contributions in make(broadcast, ratings, round=round, seeds=seeds):
-            placed = enumerate(_placed_in(self._terms, round, contributions))
+            placed = placed_in(self._terms, round, contributions)
             laid_out.add(vector, total, placed, round=round, seeds=seeds[users])
             done += len(users)
             if progress is not None:
@@ -579,17 +578,3 @@ def machine_code() -> ModuleType | None:
     except ImportError:
         return None
     return kernels
-
-
-def _placed_in(terms: Terms, round: int, contributions: Contributions | gradient_codec.Contributions) -> list[Placed]:
-    """What each user has in each release of a round without Gram matrices, in their order: integers of the sums."""
-    items, weights = contributions.items, contributions.weights
-    if isinstance(contributions, gradient_codec.Contributions):
-        if round != COUNTS_ROUND:
-            gradients = placed_items(items, contributions.gradients, terms.learned)
-            return [gradients, placed_vectors(contributions.moments)]
-        devices = (weights > 0).any(axis=1, keepdims=True).astype(np.int64) * gradient_codec.DEVICE_UNITS
-        return [placed_items(items, weights), placed_vectors(np.asarray(devices))]
-    if round == COUNTS_ROUND:
-        return [placed_items(items, weights * count_units(terms))]
-    return [placed_items(items, weights), placed_items(items, weights * contributions.targets)]

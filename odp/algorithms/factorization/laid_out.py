@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from odp.algorithms.dense.grid import Entries, encode, quantise
 from odp.algorithms.factorization.whole_vectors import RELEASE, WholeVector
-from odp.algorithms.seam import NoisyTensors, Query
+from odp.algorithms.seam import NoisyTensors
 from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float64Array, Int64Array
 
@@ -24,28 +24,21 @@ class Placed:
     integers: Int64Array
 
 
-def payload(vector: WholeVector, query: Query, payload: bytes, *, round: int, seed: int) -> bytes:
-    """A device's vector, of the payload that an enclave would open."""
-    total = query.new_sum(oblivious=True)
-    total.add([payload])
-    totals, placed = total.totals(), []
-    for number, release in enumerate(vector.releases):
-        integers = totals[release.name].reshape(-1)
-        places = np.flatnonzero(integers)
-        placed.append((number, Placed(np.zeros_like(places), places, integers[places])))
-    steps = quantise(vector.grid, _entries(vector, placed), round=round, seeds=np.array([seed], dtype=np.uint64))
-    return encode(vector.grid, steps)
+def payload(vector: WholeVector, placed: Iterable[Placed], *, round: int, seed: int) -> bytes:
+    """A device's vector, of what it has in each release in their order."""
+    seeds = np.array([seed], dtype=np.uint64)
+    return encode(vector.grid, quantise(vector.grid, _entries(vector, placed), round=round, seeds=seeds))
 
 
 def add(
     vector: WholeVector,
     total: Int64Array,
-    placed: Iterable[tuple[int, Placed]],
+    placed: Iterable[Placed],
     *,
     round: int,
     seeds: npt.NDArray[np.uint64],
 ) -> None:
-    """Adds the vectors of users, of what each has in each release by number, to ``total`` int64 [size]."""
+    """Adds the vectors of users, of what each has in each release in their order, to ``total`` int64 [size]."""
     steps = quantise(vector.grid, _entries(vector, placed), round=round, seeds=seeds)
     np.add.at(total, steps.place, steps.value)
 
@@ -71,12 +64,11 @@ def _starts(vector: WholeVector) -> Int64Array:
     return np.cumsum([0, *(release.coordinates for release in vector.releases[:-1])])
 
 
-def _entries(vector: WholeVector, placed: Iterable[tuple[int, Placed]]) -> Entries:
-    parts, starts = [], _starts(vector)
-    for number, part in placed:
-        release = vector.releases[number]
+def _entries(vector: WholeVector, placed: Iterable[Placed]) -> Entries:
+    parts = []
+    for release, start, part in zip(vector.releases, _starts(vector), placed, strict=True):
         scale: Float64Array = release.step / release.column_std
-        parts.append((part.users, starts[number] + part.places, part.integers * scale[part.places % len(scale)]))
+        parts.append((part.users, start + part.places, part.integers * scale[part.places % len(scale)]))
     users, places, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Entries(users, places, values)
 

@@ -20,6 +20,7 @@ from odp.algorithms.registry import algorithm_for
 from odp.algorithms.seam import NoisyTensors
 from odp.datasets.ratings import Ratings
 from odp.errors import ConfigurationError
+from odp.numerics import sorting_network
 from odp.protocol.aggregation import ENCLAVE, MASKED, SECAGG
 from odp.protocol.wire.model import Slices
 
@@ -85,6 +86,21 @@ def test_devices_and_simulation_send_the_same_integers_which_stand_for_the_encla
             exact = sums[part.name].reshape(part.shape) * part.step
             assert (np.abs(tensors(vector, release).tensors[part.name] - exact) <= rounding * (1 + 1e-9)).all()
         state = server.step(state, release)
+
+
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_a_device_lays_its_numbers_out_without_the_sorting_that_hides_those_of_others(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorting takes seconds for a large catalogue, and what is late is empty."""
+    algorithm, (items, values) = algorithm_for(task(kind, MASKED).definition()), people().user(1)
+    broadcast = algorithm.server().broadcast(algorithm.server().start())
+    monkeypatch.setattr(sorting_network, "sort", lambda *arrays: pytest.fail("sorted"))
+    for round in range(2):
+        slices = Slices(round, items.astype(np.int64), broadcast.keyed.rows[items], broadcast.dense)
+        data = own_rows(items.astype(np.int64), values.astype(np.float64))
+        payload = algorithm.client().contribute(slices, data, round=round, seed=7)[0]
+        assert np.frombuffer(payload, dtype=NUMBER).any()
 
 
 @pytest.mark.parametrize("kind", TRAININGS)
