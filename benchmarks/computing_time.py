@@ -190,6 +190,18 @@ def _of_items() -> Iterator[Case]:
         _ratings,
         round=1,
     )  # fmt: skip
+    # A device that masks lays out numbers of all items: many of which it has none, or few of which it has each.
+    for mode, rank, items in (("enclave", 64, _ITEMS), ("masked", 64, _ITEMS), ("masked", 4, 2**20)):
+        yield Case(
+            f"gradient steps of ratings, rank {rank}, {items:,} items, aggregation={mode}",
+            odp.Task(
+                name="t", model=odp.MatrixFactorization(items=items, rank=rank), privacy=privacy,
+                cohort=replace(_COHORT, aggregation=mode), data=odp.RatingsData(low=1, high=5),
+                training=odp.DPAM(step="gradient", steps=2, slices_per_device=_ITEMS),
+            ),
+            _ratings,
+            round=1,
+        )  # fmt: skip
     model = odp.RatedItems(items=_ITEMS, rank=64)
     yield Case(
         "evaluation of ratings, rank 64",

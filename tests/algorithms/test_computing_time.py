@@ -151,14 +151,30 @@ def wide(training: Any) -> odp.Task:
     )  # fmt: skip
 
 
+def ratings(*, step: str, aggregation: str = "enclave") -> odp.Task:
+    return odp.Task(
+        name="t", model=odp.MatrixFactorization(items=65_536, rank=32), data=odp.RatingsData(low=1, high=5),
+        privacy=PRIVACY, training=odp.DPAM(step=step, steps=2),
+        cohort=dataclasses.replace(cohort(), aggregation=aggregation),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("cheap", "costly", "times"),
     [
         (lambda: evaluation(1), lambda: evaluation(100), 10.0),
         (lambda: local_model(3), lambda: local_model(100), 3.0),
         (lambda: wide(odp.DPFedAvg), lambda: wide(odp.PrivateFL), 1.05),
+        (lambda: ratings(step="gramian"), lambda: ratings(step="gradient"), 2.0),
+        (lambda: ratings(step="gradient"), lambda: ratings(step="gradient", aggregation="masked"), 1.3),
     ],
-    ids=["training before an evaluation", "gradients of local reports", "randomizers of updates"],
+    ids=[
+        "training before an evaluation",
+        "gradients of local reports",
+        "randomizers of updates",
+        "covariances of item rows",
+        "vectors of all items",
+    ],
 )
 def test_what_a_device_computes_beside_reading_is_in_the_cost(
     cheap: Callable[[], Any], costly: Callable[[], Any], times: float

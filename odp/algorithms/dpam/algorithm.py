@@ -19,7 +19,7 @@ from odp.algorithms.dpam.terms import (
 from odp.algorithms.factorization.algorithm import Factorization
 from odp.algorithms.seam import ModelTable, Query
 from odp.errors import ConfigurationError
-from odp.models.computing_cost import ComputingCost, Product
+from odp.models.computing_cost import SEALED_SECONDS, VECTOR_BYTES, ComputingCost, Product
 from odp.numerics.arrays import Float32Array
 from odp.protocol.aggregation import mode_of
 from odp.protocol.wire.encoding import Encoding, encoding_of
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from odp.models.rated_items import RatedItems
     from odp.models.warm_start import WarmStart
 
-# Of the covariance of one item row: at all, and of the cube of its learned numbers.
-_COVARIANCE_SECONDS, _CUBE_SECONDS = 2e-6, 5e-9
+# Of the covariance of one item row: at all, and of the square and the cube of its learned numbers. And of a number that
+# has a place in a vector of all items.
+_COVARIANCE_SECONDS, _SQUARE_SECONDS, _CUBE_SECONDS, _PLACED_SECONDS = 3e-6, 6e-8, 8e-10, 1e-6
 
 
 class TaskAlgorithm(Factorization):
@@ -61,10 +62,17 @@ class TaskAlgorithm(Factorization):
     @property
     def computing_cost(self) -> ComputingCost:
         terms, cost = self.terms(), super().computing_cost
-        if not terms.gradient:
+        if terms.gradient:
+            row = _COVARIANCE_SECONDS + _SQUARE_SECONDS * terms.learned**2 + _CUBE_SECONDS * terms.learned**3
+            cost = cost.plus(Product(row, "slices_per_device"))
+        if not mode_of(self.definition.cohort).dense_only:
             return cost
-        row = _COVARIANCE_SECONDS + _CUBE_SECONDS * terms.learned**3
-        return cost.plus(Product(row, "slices_per_device"), caps={"slices_per_device": terms.slices_per_device})
+        numbers = max(self.query(round).releases[0].coordinates for round in range(min(terms.rounds, 2)))
+        return cost.plus(
+            Product(_PLACED_SECONDS * max(terms.learned, 2), "max_items_per_user"),
+            Product(SEALED_SECONDS * numbers),
+            memory=(Product(VECTOR_BYTES * numbers),),
+        )
 
     def check(self) -> None:
         terms, mode = self.terms(), mode_of(self.definition.cohort)
