@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from device_runtime.inference.offline import Available
 from device_runtime.inference.recommend import require_predictions
-from device_runtime.isolated.training import IsolatedTrainer
+from device_runtime.isolated.training import IsolatedTrainer, LastingProcess
 from device_runtime.round.examples import examples
 from device_runtime.store.store import Store
 from device_runtime.tasks.assignment import Model
@@ -30,7 +30,7 @@ from odp.algorithms.seam import LocalData
 from odp.errors import ConfigurationError, DataError
 from odp.models.example_columns import checked_columns
 from odp.models.features import Category, Feature
-from odp.numerics.arrays import Float32Array, Int64Array
+from odp.numerics.arrays import Float32Array
 
 #: Examples of one call.
 MOST_EXAMPLES = 10_000
@@ -53,6 +53,7 @@ class Predictor(Closing):
         self._available, self._clock = available, clock
         self._client = client_of(available.downloaded.model)
         self._trainer = IsolatedTrainer()
+        self._lasting = LastingProcess(self._trainer)
         self._client.require_predictor(self._trainer)
 
     @property
@@ -86,7 +87,7 @@ class Predictor(Closing):
 
         Raises as ``predict``; ConfigurationError also where the model ranks no items.
         """
-        return self._ranked(self._contexts(columns), np.zeros(0, dtype=np.int64), count)
+        return self._ranked(self._contexts(columns), None, count)
 
     def rank_for_person(self, store: Store, *, count: int) -> RankedItems:
         """For the person alone: the ``count`` best items but their own ones, as their newest example describes them.
@@ -98,7 +99,7 @@ class Predictor(Closing):
         data = examples(store, downloaded.model.definition, now=self._clock(), catalogue=downloaded.catalogue)
         rows = data[ROWS].last(1)
         features = self._client.examples.cleaned(rows.features, examples=len(rows.values))
-        return self._ranked(features[np.isfinite(features).all(axis=1)], self._client.own_items(data), count)
+        return self._ranked(features[np.isfinite(features).all(axis=1)], data, count)
 
     def of_person(self, store: Store, features: Float32Array | None, *, count: int) -> Predictions:
         """For the person alone: of ``rows`` of examples that were handed in, else of their newest ``count`` own ones.
@@ -116,6 +117,7 @@ class Predictor(Closing):
 
     def close(self) -> None:
         """Ends the processes. Idempotent."""
+        self._lasting.close()
         self._trainer.close()
 
     def rows(self, columns: Mapping[str, npt.ArrayLike]) -> Float32Array:
@@ -141,23 +143,26 @@ class Predictor(Closing):
         first = np.array((*feature_names(feature), 0)[0])
         return self.rows({**columns, name: np.broadcast_to(first, (count, *feature.shape))})
 
-    def _ranked(self, features: Float32Array, without: Int64Array, count: int) -> RankedItems:
+    def _ranked(self, features: Float32Array, data: LocalData | None, count: int) -> RankedItems:
         downloaded = self._available.downloaded
         if len(features) > MOST_RANKED:
             raise DataError(f"Expected at most {MOST_RANKED} examples to rank items for, got {len(features)}")
-        scores = np.zeros((0, 1))
+        scores, without = np.zeros((0, 1)), np.zeros(0, dtype=np.int64)
         if len(features):
-            scores = self._client.scored(downloaded.broadcast.dense, features, self._trainer)
+            without = without if data is None else self._client.own_items(data)
+            predictor = self._lasting if data is None else self._trainer
+            scores = self._client.scored(downloaded.broadcast.dense, features, predictor)
         name = self._require_ranking()
         return RankedItems.best(
-            scores, count=count, without=without if len(features) else without[:0],
+            scores, count=count, without=without,
             names=feature_names(self._client.examples.features[name]) or None,
             version=downloaded.model.manifest.version, offline=self._available.offline,
         )  # fmt: skip
 
     def _predicted(self, features: Float32Array, data: LocalData | None) -> Predictions:
         downloaded = self._available.downloaded
-        means = self._client.predicted(downloaded.broadcast.dense, features, data, self._trainer)
+        predictor = self._lasting if data is None else self._trainer
+        means = self._client.predicted(downloaded.broadcast.dense, features, data, predictor)
         version, offline = downloaded.model.manifest.version, self._available.offline
         if means.shape[1] == 1:
             return Predictions(means[:, 0], None, (), version, offline)

@@ -152,6 +152,48 @@ class IsolatedTrainer(Closing):
         self._lane.close()
 
 
+class LastingProcess(Closing):
+    """Asks programs of what no person is in, call after call in one process. For one thread; ``close`` ends it.
+
+    A process has the time of one contribution, so another one takes its place after half of that, and after a failure.
+    """
+
+    def __init__(self, trainer: IsolatedTrainer, *, seconds: float = STEPS[-1]) -> None:
+        self._trainer, self._seconds = trainer, seconds
+        self._process: TrainingProcess | None = None
+        self._taken = 0.0
+
+    def predicted(
+        self,
+        program: Program,
+        vector: Float32Array,
+        features: Sequence[Array],
+        local: tuple[Sequence[Array], Array, LocalSteps] | None,
+        *,
+        items: int = 0,
+    ) -> Float32Array:
+        """As ``IsolatedTrainer.predicted``; there are no ``local`` steps, which would be a person's."""
+        if local is not None:
+            raise ConfigurationError("Expected no local steps: they are of a person's examples")
+        if self._process is None or self._taken > self._seconds / 2:
+            self.close()
+            self._process = self._trainer.process()
+        began = time.monotonic()
+        try:
+            return self._process.predicted(program, vector, features, None, items=items)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._taken += time.monotonic() - began
+
+    def close(self) -> None:
+        """Ends the process. Idempotent."""
+        if self._process is not None:
+            self._process.close()
+        self._process, self._taken = None, 0.0
+
+
 class TrainingProcess(Closing):
     """A process that runs a program for one contribution. A context manager, which ends it; for one thread."""
 

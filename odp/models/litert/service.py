@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from odp.isolated import Columns, Executed, Execution, IsolatedService, Stores
 from odp.models.litert.program import Array, Program
 from odp.models.litert.trainer import LocalSteps, Measured
 from odp.numerics.arrays import Float32Array, Int64Array
+
+if TYPE_CHECKING:
+    from odp.models.litert.runner import Runner
 
 #: What the template imports: afterwards there are no files to import from.
 PRELOADED = (
@@ -45,12 +48,13 @@ _LOCAL, _SHARED = ("local_rows", "local_lengths"), ("rows", "lengths")
 class LocalTrainer(IsolatedService):
     """Trains, tests or predicts; see ``work_of``, ``measuring`` and ``predicting`` for what it is given."""
 
+    _runner: tuple[Program, Runner] | None = None
+
     def on_execute(self, execution: Execution, stores: Stores) -> Executed:
         """The result holds ``difference`` float32 [shared_size], arrays of ``Measured`` or predictions, in base64."""
-        from odp.models.litert.runner import Runner
-
         work: Mapping[str, Any] = execution.work
         program = Program.from_json(work["program"], _joined(stores, _PROGRAM))
+        runner = self._runner_of(program)
         specs = {_feature(place): spec for place, spec in enumerate(program.features)}
         *features, targets = (
             np.frombuffer(_joined(stores, name), dtype=spec.dtype).reshape(-1, *spec.shape)
@@ -58,22 +62,30 @@ class LocalTrainer(IsolatedService):
         )
         start = np.frombuffer(_joined(stores, _START), dtype=np.float32)
         if work["kind"] == _MEASURE:
-            measured = Runner(program).measured(start, features, targets, items=work["items"])
+            measured = runner.measured(start, features, targets, items=work["items"])
             return Executed({name: _text(getattr(measured, name)) for name in _MEASURED})
         local = LocalSteps(_batches(stores, _LOCAL), work["local_rate"]) if "local_rate" in work else None
         if work["kind"] == _PREDICT:
-            (rows,), runner = _batches(stores, _SHARED), Runner(program)
+            (rows,) = _batches(stores, _SHARED)
             queries = [values[rows] for values in features]
             if work["items"]:
                 return Executed({_PREDICTIONS: _text(runner.scores(start, queries[:-1], items=work["items"]))})
             if local is not None:
                 start = runner.reconstructed(start, features, targets, local)
             return Executed({_PREDICTIONS: _text(runner.predictions(start, queries))})
-        moved = Runner(program).difference(
+        moved = runner.difference(
             start, features, targets, _batches(stores, _SHARED), rate=work["rate"], proximal=work["proximal"],
             local=local,
         )  # fmt: skip
         return Executed({"difference": _text(moved)})
+
+    def _runner_of(self, program: Program) -> Runner:
+        """The runner of a program: that of the call before where it ran the same one, which was checked then."""
+        from odp.models.litert.runner import Runner
+
+        if self._runner is None or self._runner[0] != program:
+            self._runner = program, Runner(program)
+        return self._runner[1]
 
 
 def work_of(

@@ -14,11 +14,12 @@ import pytest
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 from device_runtime.isolated import HandlerFailed, Reason
-from device_runtime.isolated.training import IsolatedTrainer
+from device_runtime.isolated.training import IsolatedTrainer, LastingProcess
 from odp.errors import ConfigurationError, DataError
 from odp.models.litert import service
 from odp.models.litert.program import Program
 from odp.models.litert.runner import Runner, check
+from odp.models.litert.trainer import LocalSteps
 
 from . import hostile
 from .compile_mlp import CLASSES, FEATURES, stored
@@ -175,3 +176,28 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
     wild = base64.b64encode(np.full(program.size, np.nan, dtype=np.float32).tobytes()).decode()
     with pytest.raises(DataError, match="finite"):
         service.difference_of({"difference": wild}, program)
+
+
+def test_predictions_of_no_person_go_on_in_one_process_and_in_another_one_after_its_time_or_a_failure(
+    trainer: IsolatedTrainer,
+) -> None:
+    program = stored()
+    start, x, _ = _data(program)
+    expected = Runner(program).predictions(start, [x])
+    with LastingProcess(trainer, seconds=1e-9) as lasting:
+        np.testing.assert_array_equal(lasting.predicted(program, start, [x], None), expected)
+        first = lasting._process
+        np.testing.assert_array_equal(lasting.predicted(program, start, [x], None), expected)
+        assert lasting._process is not first, "its time was over"
+    with LastingProcess(trainer) as lasting:
+        before = lasting.predicted(program, start, [x], None)
+        first = lasting._process
+        other = lasting.predicted(program, start * 2, [x], None)
+        np.testing.assert_array_equal(lasting.predicted(program, start, [x], None), before)
+        assert lasting._process is first
+        assert not np.array_equal(other, before)
+        with pytest.raises(HandlerFailed):
+            lasting.predicted(hostile.refusing(program, "infer"), start, [x], None)
+        np.testing.assert_array_equal(lasting.predicted(program, start, [x], None), before)
+        with pytest.raises(ConfigurationError, match="of a person's examples"):
+            lasting.predicted(program, start, [x], ([x], x, LocalSteps([], 0.1)))
