@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import urllib.request
 
 import numpy as np
 import pytest
 from e2e.world import POPULATION, World
 
 import odp
+from device_runtime.inference.predict import Predictor
 from device_runtime.sdk import Environment
 from odp.cli.main import main
 from odp.errors import DataError, ServiceUnavailable
@@ -73,6 +75,20 @@ def test_an_app_is_told_what_depends_on_its_own_examples_alone(trained, capsys) 
         assert [line.split()[:3] for line in lines[1:]] == [[str(rank), "example", str(rank - 1)] for rank in (1, 2, 3)]
         page = device.show()
         assert page.startswith("http")
+
+
+def test_r458_what_fails_for_the_person_is_told_on_their_page_alone(trained, capsys, monkeypatch) -> None:
+    world, _ = trained
+    with odp.Device(world.root / "devices", environment=Environment(create=False, keyring=False)) as device:
+        monkeypatch.setattr(Predictor, "of_person", failing)
+        assert device.show_predictions(population=POPULATION, services=world.root) is None
+        assert capsys.readouterr().out == ""
+        with urllib.request.urlopen(device.show(), timeout=30) as answer:
+            assert "the program failed on these rows" in answer.read().decode()
+
+
+def failing(*_: object, **__: object) -> None:
+    raise DataError("the program failed on these rows")
 
 
 def test_the_command_prints_the_same(trained, capsys) -> None:

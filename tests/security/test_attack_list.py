@@ -429,6 +429,12 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
         ("R457", "a second network, whose processes start when a device has rows for it",
          "device_runtime/round/test_network_time.py::"
          "test_r457_what_trains_is_ready_before_the_time_of_a_training_whatever_the_device_holds"),
+        ("R458", "an app that asks for predictions to learn of its person", "models/litert/test_litert_local.py::"
+         "test_r458_an_app_is_told_no_prediction_that_depends_on_the_person"),
+        ("R458", "an app that listens whether a prediction for the person failed", "e2e/test_predictions.py::"
+         "test_r458_what_fails_for_the_person_is_told_on_their_page_alone"),
+        ("R458", "a model of another kind than was asked for", "device_runtime/inference/test_predict.py::"
+         "test_r458_a_server_that_offers_a_model_of_items_instead_is_refused_by_name"),
         ("R389", "a network that fails on some people's rows until it is paused for all",
          "models/litert/test_litert_walls.py::"
          "test_r389_a_program_that_failed_for_many_people_in_a_row_is_run_for_the_next_one_all_the_same"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed: pip install 'odp-platform[litert]'")
 
 import odp
+from device_runtime.inference.offline import Available
+from device_runtime.inference.predict import Predictor
 from device_runtime.isolated.training import IsolatedTrainer
 from odp.algorithms.federated.reading import ROWS, usable_rows
 from odp.algorithms.federated.terms import CLIP, PARAMETERS, RELEASE, Terms
@@ -229,6 +232,16 @@ def test_a_prediction_is_that_of_the_layers_that_are_found_of_the_persons_exampl
         np.testing.assert_allclose(given, powers / powers.sum(axis=1, keepdims=True), rtol=1e-6)
         answers.append(given)
     assert np.abs(answers[0] - answers[1]).max() > 1e-3 < np.abs(answers[0] - answers[2]).max()
+
+
+def test_r458_an_app_is_told_no_prediction_that_depends_on_the_person() -> None:
+    definition = definition_of()
+    model = SimpleNamespace(definition=definition, client=algorithm_for(definition).client())
+    with (
+        Predictor(Available(SimpleNamespace(model=model))) as predictor,  # type: ignore[arg-type]
+        pytest.raises(ConfigurationError, match="shown to the person alone"),
+    ):
+        predictor.predict({"x": _data(2)[0]})
 
 
 def test_what_local_layers_start_with_moves_the_sum() -> None:
