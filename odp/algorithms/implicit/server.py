@@ -7,8 +7,9 @@ an earlier model's items among them, and random ones. Every factor round then me
 of the combined estimate of all rounds start the next one.
 
 The finished model is the filter of these directions: a user's row is the sum over its items of weight times row, its
-score of an item the product of both rows. With noise, directions count by the square root of their strength; without,
-it is the ideal low-pass filter, between weights to the left and their inverses to the right.
+score of an item the product of both rows. With noise, popularity is one direction, the others count as far as the last
+round confirms them (``evidence.py``), and each by the square root of its strength; without, it is the ideal low-pass
+filter, between weights to the left and their inverses to the right.
 
 Source: Cremonesi, Koren, Turrin 2010 (PureSVD); Shen et al. 2021 (arXiv 2108.07567, GF-CF) for weights and filter.
 
@@ -39,6 +40,7 @@ import numpy as np
 from odp.algorithms.factorization.popularity import popularity
 from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.factorization.terms import named_features
+from odp.algorithms.implicit.evidence import Products, evidence
 from odp.algorithms.implicit.query import declared_releases
 from odp.algorithms.implicit.terms import COUNTS_ROUND, ITEMS_TABLE, LARGEST_FACTOR, TAIL_WEIGHT, Terms
 from odp.algorithms.seam import NoisyTensors
@@ -61,11 +63,11 @@ REACH = 4.0
 
 
 @dataclass(frozen=True)
-class Visitors:
-    """Sum over an item's users of their weighted rows, ``sums`` [h, d]; the ``mean`` row [d] of a user of any item."""
+class Estimate:
+    """What rounds tell of M: ``sums`` [h, d] are M ``basis``, of orthonormal columns [h, d]; of one round, times c."""
 
     sums: Float64Array
-    mean: Float64Array
+    basis: Float64Array
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ class Measurement:
         least = math.sqrt(self.start.shape[1] / len(self.start)) / REACH
         return users / min(max(total / users, least), 1.0)
 
+    def products(self, *, noise_std: float, first: int = 0) -> Products:
+        """M times the columns of the start from ``first`` on; ``noise_std`` is that of every entry of ``sums``."""
+        start, sums = (columns[:, first:].astype(np.float64) for columns in (self.start, self.sums))
+        return Products(start, sums / self.scale, noise_std / self.scale)
+
 
 def visitors(
     noisy: Float64Array,
@@ -95,8 +102,8 @@ def visitors(
     noise_std: float,
     directions: Float64Array | None = None,
     supported: bool = False,
-) -> Visitors:
-    """Noisy right-hand sides, each shrunk toward its mass times what all items have in common, and features tell of it.
+) -> Float64Array:
+    """Noisy right-hand sides [h, d], shrunk toward mass times what all items have in common, and features tell of it.
 
     Model: noisy_j = mass_j x_j + noise, x_j ~ N(mean + features_j B, covariance). The mean is the least-squares one.
     Along each direction of the features, B is the least-squares one by a factor of James and Stein, 0 where the energy
@@ -114,7 +121,7 @@ def visitors(
     """
     mean = mass @ noisy / max(float(mass @ mass), 1e-300)
     if not noise_std:
-        return Visitors(noisy, mean)
+        return noisy
     variance = noise_std**2
     expected, start = _predicted_sums(noisy, mass, mean, variance=variance, directions=directions)
     off = noisy - expected
@@ -133,7 +140,7 @@ def visitors(
     if supported:
         likelihood = 0.5 * (gain * turned**2 / variance - np.log1p(prior_variance / variance)).sum(axis=0)
         change = change * (likelihood > len(likelihood))
-    return Visitors(expected + mass[:, None] * (change @ axes.T), mean)
+    return np.asarray(expected + mass[:, None] * (change @ axes.T))
 
 
 def _predicted_sums(
@@ -162,7 +169,7 @@ def combined(
     noise_std: float,
     directions: Float64Array | None = None,
     supported: bool = False,
-) -> Visitors:
+) -> Estimate:
     """M W [h, d] up to a factor, from all rounds so far, W a basis of the column space of the newest estimate.
 
     With Y_s = c_s M V_s + noise and M V_s ~ M W W' V_s, each round measures M W through B_s = c_s W' V_s. The
@@ -174,11 +181,12 @@ def combined(
       mass, directions, supported: as of ``visitors``.
       noise_std: of every entry of every round's sums; with 0, the newest sums are exact and are returned.
     """
-    newest = measurements[-1].sums.astype(np.float64)
-    estimate = visitors(
-        newest, mass, noise_std=noise_std, directions=directions, supported=supported and len(measurements) == 1
+    newest, single = measurements[-1], len(measurements) == 1
+    sums = visitors(
+        newest.sums.astype(np.float64), mass, noise_std=noise_std, directions=directions, supported=supported and single
     )
-    if len(measurements) == 1 or not noise_std:
+    estimate = Estimate(sums, newest.start.astype(np.float64))
+    if single or not noise_std:
         return estimate
     stds = [noise_std] * len(measurements)
     for turn in range(_COMBINATIONS):
@@ -193,12 +201,45 @@ def combined(
         root = np.sqrt(np.maximum(values, _LEAST_INFORMATION * values[-1]))
         last = turn == _COMBINATIONS - 1
         white = visitors(sums @ axes / root, mass, noise_std=1.0, directions=directions, supported=supported and last)
-        estimate = Visitors((white.sums / root) @ axes.T, (white.mean / root) @ axes.T)
+        estimate = Estimate((white / root) @ axes.T, basis)
         residuals = [
             measured.sums - estimate.sums @ reach for measured, reach in zip(measurements, reaches, strict=True)
         ]
         stds = [max(noise_std, math.sqrt(float(np.square(residual).mean()))) for residual in residuals]
     return estimate
+
+
+def confirmed(
+    measurements: Sequence[Measurement],
+    mass: Float64Array,
+    estimate: Estimate,
+    *,
+    noise_std: float,
+    directions: Float64Array | None,
+) -> Float64Array:
+    """M [h, d] times popularity, and times what all rounds but the last found, as far as the last one confirms it.
+
+    The first column is ``mass`` itself, up to its length, since counts tell popularity better than sums do. The others
+    are at right angles to it, and near 0 where people have no tastes (``evidence``).
+
+    Args:
+      measurements: two or more, in the order of the rounds.
+      estimate: what they tell together.
+      mass, noise_std, directions: as of ``combined``.
+    """
+    before = combined(measurements[:-1], mass, noise_std=noise_std, directions=directions).sums
+    popular = (mass / np.linalg.norm(mass))[:, None]
+    earlier = np.linalg.svd(before - popular @ (popular.T @ before), full_matrices=False)[0][:, :-1]
+    sums = estimate.sums @ (estimate.basis.T @ np.concatenate((popular, earlier), axis=1))
+    strength = np.linalg.norm(sums[:, 0])
+    tastes = sums[:, 1:] - popular @ (popular.T @ sums[:, 1:])
+    tastes *= evidence(
+        earlier, mass,
+        random=measurements[0].products(noise_std=noise_std, first=0 if directions is None else directions.shape[1]),
+        last=measurements[-1].products(noise_std=noise_std),
+        users=measurements[-1].users, rounds=len(measurements),
+    )  # fmt: skip
+    return np.concatenate((popular * strength, tastes), axis=1)
 
 
 def orthonormal(columns: Float64Array) -> Float64Array:
@@ -344,15 +385,16 @@ class ImplicitServer:
         )
         measurements = (*current.measurements, measured)
         mass = current.counts * self._relative(current.counts)
-        visitors = combined(
-            measurements, mass[head], noise_std=terms.target_noise / unit,
-            directions=self._feature_directions(head, mass),
-            supported=following == self.rounds,
-        )  # fmt: skip
-        if following == self.rounds:
-            weights, factors = self._finished(current, head, mass, visitors)
+        features = self._feature_directions(head, mass)
+        noise_std, last = terms.target_noise / unit, following == self.rounds
+        estimate = combined(measurements, mass[head], noise_std=noise_std, directions=features, supported=last)
+        if last:
+            sums = estimate.sums
+            if terms.noisy and min(len(measurements), terms.rank) > 1:
+                sums = confirmed(measurements, mass[head], estimate, noise_std=noise_std, directions=features)
+            weights, factors = self._finished(current, head, sums)
             return _State(following, current.counts, weights, factors)
-        factors = self._training_factors(head, orthonormal(visitors.sums))
+        factors = self._training_factors(head, orthonormal(estimate.sums))
         return _State(following, current.counts, current.weights, factors, measurements)
 
     def _training_factors(self, head: Int64Array, columns: Float64Array) -> Float32Array:
@@ -369,14 +411,12 @@ class ImplicitServer:
         factors[head] = columns * min(scale, LARGEST_FACTOR / float(np.abs(columns).max()))
         return factors
 
-    def _finished(
-        self, current: _State, head: Int64Array, mass: Float64Array, visitors: Visitors
-    ) -> tuple[Float64Array, Float32Array]:
+    def _finished(self, current: _State, head: Int64Array, sums: Float64Array) -> tuple[Float64Array, Float32Array]:
         """Weights [m] and factors [m, rank] of the finished model."""
         terms = self._terms
-        spectral = spectral_map(visitors.sums, exponent=_STRENGTH_EXPONENT if terms.noisy else 0.0)
+        spectral = spectral_map(sums, exponent=_STRENGTH_EXPONENT if terms.noisy else 0.0)
         factors = np.zeros((terms.items, terms.rank))
-        factors[head] = visitors.sums @ spectral
+        factors[head] = sums @ spectral
         if terms.noisy:
             # The weakest direction gives way to popularity. A head item of another taste has a negative product with a
             # user, and would stand behind items of which nothing is known; so all of the head gets a common part.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
+import numpy as np
+import pytest
+
+from odp.algorithms.implicit.evidence import Products, chance_energy, evidence
 from odp.algorithms.implicit.server import (
     Measurement,
-    Visitors,
     combined,
+    confirmed,
     feature_directions,
     orthonormal,
     spectral_map,
@@ -41,10 +45,10 @@ def rounds(users: np.ndarray, mass: np.ndarray, *, noise_std: float, steps: int,
     return found
 
 
-def lost(estimate: Visitors, users: np.ndarray) -> float:
+def lost(sums: np.ndarray, users: np.ndarray) -> float:
     """Share of the users' energy in the true space of rank 4 that the estimated one misses."""
     truth = np.linalg.svd(users, full_matrices=False)[2][:RANK].T
-    inside = [np.square(users @ basis).sum() for basis in (truth, orthonormal(estimate.sums))]
+    inside = [np.square(users @ basis).sum() for basis in (truth, orthonormal(sums))]
     return float(1.0 - inside[1] / inside[0])
 
 
@@ -55,7 +59,7 @@ def test_all_rounds_together_find_a_planted_space_better_than_the_last_alone() -
         users, mass = planted(seed)
         measured = rounds(users, mass, noise_std=noise_std, steps=4, seed=seed)
         alone = lost(visitors(measured[-1].sums.astype(float), mass, noise_std=noise_std), users)
-        ratios.append(lost(combined(measured, mass, noise_std=noise_std), users) / alone)
+        ratios.append(lost(combined(measured, mass, noise_std=noise_std).sums, users) / alone)
     assert np.mean(ratios) < 0.95
 
 
@@ -76,7 +80,7 @@ def test_visitors_that_noise_drowns_keep_their_popularity() -> None:
     noisy = mass[:, None] * own + generator.normal(size=(400, 2)) * 10.0
     for supported in (False, True):
         found = visitors(noisy, mass, noise_std=10.0, supported=supported)
-        strong, weak = found.sums[:200] / 1000.0, found.sums[200:]
+        strong, weak = found[:200] / 1000.0, found[200:]
         assert np.abs(strong - own[:200]).max() < 0.06
         assert np.abs(weak - [1.0, 0.0]).max() < 0.3
         # A mean square error below that of the noisy sums, by far.
@@ -88,7 +92,29 @@ def test_estimates_do_not_depend_on_the_unit_of_masses() -> None:
     measured = rounds(users, mass, noise_std=2.0, steps=2, seed=1)
     one, other = (combined(measured, factor * mass, noise_std=2.0) for factor in (1.0, 1e-3))
     np.testing.assert_allclose(one.sums, other.sums, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(mass[:, None] * one.mean, 1e-3 * mass[:, None] * other.mean, rtol=1e-6)
+
+
+def test_a_fresh_round_confirms_planted_tastes_and_hardly_anything_where_there_are_none() -> None:
+    """Fixed seeds. Length of the columns beside popularity, over what rounds tell of such columns unchecked."""
+    kept, noise_std, none = [], 4.0, np.zeros(RANK - 1)
+    for seed in range(3):
+        users, mass = planted(seed)
+        # Each item's users at random: the same counts, and no tastes.
+        generator = np.random.default_rng(seed)
+        shuffled = np.stack([generator.permutation(column > 0) for column in users.T], axis=1) * mass**-0.5
+        shuffled /= np.maximum(np.linalg.norm(shuffled, axis=1, keepdims=True), 1e-9)
+        strength = []
+        for people in (users, shuffled):
+            weights = people.sum(axis=0)
+            measured = rounds(people, weights, noise_std=noise_std, steps=5, seed=seed)
+            estimate = combined(measured, weights, noise_std=noise_std)
+            found = confirmed(measured, weights, estimate, noise_std=noise_std, directions=None)
+            np.testing.assert_allclose(found[:, 0] / np.linalg.norm(found[:, 0]), weights / np.linalg.norm(weights))
+            np.testing.assert_allclose(weights @ found[:, 1:], none, atol=1e-9 * np.linalg.norm(weights))
+            strength.append(np.linalg.norm(found[:, 1:]) / np.linalg.norm(estimate.sums[:, 1:]))
+        kept.append(strength)
+    assert np.min(kept, axis=0)[0] > 0.6
+    assert np.max(kept, axis=0)[1] < 0.2
 
 
 def test_the_spectral_map_leaves_directions_of_rounding_error_at_zero() -> None:
@@ -128,3 +154,33 @@ def test_directions_of_features_are_orthonormal_and_no_column_counts_twice() -> 
     np.testing.assert_allclose(found.T @ found, np.eye(3), atol=1e-12)
     for column in (mass[:, None] * flags).T:
         np.testing.assert_allclose(found @ (found.T @ column), column, atol=1e-9)
+
+
+def test_directions_of_chance_have_the_energy_that_rounds_over_a_sample_find() -> None:
+    """Users without tastes, with white noise; one fixed seed."""
+    generator = np.random.default_rng(1)
+    items, users, noise, steps = 200, 1000, 3.0, 6
+    rows = generator.normal(size=(users, items))
+    spread = rows.T @ rows / users
+    start, sums = orthonormal(generator.normal(size=(items, 20))), np.zeros((items, 20))
+    for finished in range(1, steps):
+        # The mean of all rounds so far along the newest start: exact, with noise that falls with their number.
+        sums = spread @ start + generator.normal(size=start.shape) * math.sqrt(noise / items / finished)
+        start = orthonormal(sums)
+    energy = np.einsum("hk,hk->k", start, spread @ start).mean()
+    np.testing.assert_allclose(chance_energy(items / users, noise=noise, rounds=steps), energy, rtol=0.08)
+    assert chance_energy(0.2, noise=1e12, rounds=12) == pytest.approx(1.0)
+    assert chance_energy(0.2, noise=0.0, rounds=10_000) == pytest.approx((1.0 + math.sqrt(0.2)) ** 2, rel=0.01)
+    assert 1.0 < chance_energy(3.0, noise=2.0, rounds=5) < (1.0 + math.sqrt(3.0)) ** 2
+
+
+def test_evidence_lies_from_nothing_to_all_whatever_a_round_released() -> None:
+    directions = orthonormal(np.random.default_rng(1).normal(size=(40, 5)))[:, :4]
+    start = np.concatenate((directions, orthonormal(np.ones((40, 1)))), axis=1)
+    mass = np.geomspace(9.0, 1.0, 40)
+    for values in (np.zeros((40, 5)), -start, 1e-300 * start, 1e12 * start):
+        for first in (0, 5):
+            random = Products(start[:, first:], values[:, first:], 0.1)
+            found = evidence(directions, mass, random=random, last=Products(start, values, 0.1), users=0.0, rounds=2)
+            assert found.shape == (4,)
+            assert ((found >= 0.0) & (found <= 1.0)).all()
