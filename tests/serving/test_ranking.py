@@ -77,8 +77,13 @@ def test_a_new_person_gets_what_the_release_says_is_best_for_everybody(trained: 
     assert len(set(scores[best])) == 10
     if trained.ratings.implicit:
         np.testing.assert_array_equal(best, np.argsort(-np.asarray(trained.run.item_counts), kind="stable")[:10])
-    found = IndexedModel.of(trained.index).recommend(nothing, k=10)
+    index = IndexedModel.of(trained.index)
+    found = index.recommend(nothing, k=10)
     assert len(set(best.tolist()) & set(found.items.tolist())) >= 9
+    # Nor does the model know anything of a person all of whose items it lacks.
+    stranger = algorithm.data_of(LocalRows(np.array([-1, ITEMS, ITEMS + 7]), np.ones(3)))
+    np.testing.assert_array_equal(client.predict(slices, stranger, np.arange(ITEMS)), scores)
+    np.testing.assert_array_equal(index.recommend(stranger, k=10).items, found.items)
     # A simulation shows a person without history the same.
     empty = dataclasses.replace(trained.ratings, offsets=np.append(trained.ratings.offsets, trained.ratings.n_ratings))
     population = algorithm.population()

@@ -164,6 +164,23 @@ def test_predictions_beyond_the_scale_rank_items_and_are_shown_within_it(ways: d
     assert found.values
 
 
+@pytest.mark.parametrize("own", [[], [4, 9]], ids=["no items", "items that the model lacks"])
+def test_a_person_of_whom_the_model_knows_nothing_gets_the_most_popular_items(own: list[int]) -> None:
+    """The last factor of a finished model says popularity; the other one is of tastes, and would rank otherwise."""
+    rows = np.array([[1, -1, 0.2], [1, 2, 0.9], [1, 3, 0.1], [1, 0, 0.5]], dtype=np.float32)
+    definition = odp.Task(
+        name="plays", model=odp.MatrixFactorization(items=4, rank=2), data=odp.ImplicitData(),
+        privacy=odp.UserLevelDP(epsilon=8, delta=1e-6, max_items_per_user=2), training=odp.ImplicitDPAM(steps=1),
+        cohort=odp.Cohort(minimum=2),
+    ).definition()  # fmt: skip
+    client = recommender_for(definition).client()
+    data = {ROWS: LocalRows(np.array(own, dtype=np.int64), np.ones(len(own)))}
+    model: Any = None
+    slices = Slices(2, np.arange(4), rows, {})
+    best = best_of(model, client, slices, data, np.arange(4), wanted=Wanted(4), catalogue=None, left_out=0)
+    assert best.items.tolist() == [1, 3, 0, 2]
+
+
 def test_exploring_brings_an_item_forward_of_which_little_is_known() -> None:
     rows = np.ones((3, 4), dtype=np.float32)
     rows[:, 1:3] = [[0.3, 1.0], [0.2, 0.2], [0.1, 1.0]]  # bias and trust
