@@ -173,8 +173,8 @@ class ServerService:
     def get_model(self, request: server_pb2.GetModelRequest) -> server_pb2.GetModelResponse:
         if (model := self._board.model(request.population, of_examples=request.of_examples)) is None:
             identifier(population=request.population)
-            kind = "trained model that predicts of examples" if request.of_examples else "trained model"
-            raise NotFound(f"population {request.population!r} has no {kind} yet; ask again later")
+            kind = "predicts of examples" if request.of_examples else "scores items"
+            raise NotFound(f"population {request.population!r} has no trained model yet that {kind}; ask again later")
         return model
 
     def submit_task(self, requests: Iterator[server_pb2.SubmitTaskRequest]) -> server_pb2.SubmitTaskResponse:

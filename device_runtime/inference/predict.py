@@ -199,8 +199,8 @@ def shown(predictions: Predictions) -> ShownItems:
     notes = [] if predictions.offline is None else [predictions.offline]
     if not len(predictions.values):
         notes.append("this device has no example of its own that the model can read")
-    rows = tuple((f"example {number}", _in_words(row), "") for number, row in enumerate(predictions.rows()))
-    return ShownItems("prediction", rows, tuple(notes), title="Predicted for you", what="example")
+    rows = tuple((str(number), _in_words(row), "") for number, row in enumerate(predictions.rows()))
+    return ShownItems("prediction", rows, tuple(notes), title="Predicted for you", what="example", ranked=False)
 
 
 def _in_words(row: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ def _recommended(shown: ShownItems | None) -> str:
         return ""
     notes = "".join(f'<p class="soft">{_text(note)}</p>' for note in shown.notes)
     rows = "".join(
-        f'<tr><td class="number">{rank}</td><td>{_text(name)}{_because(why)}</td>'
+        f'<tr><td class="number">{rank if shown.ranked else ""}</td><td>{_text(name)}{_because(why)}</td>'
         f'<td class="number">{_text(value)}</td></tr>'
         for rank, (name, value, why) in enumerate(shown.rows, start=1)
     )

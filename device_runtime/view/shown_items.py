@@ -25,6 +25,7 @@ class ShownItems:
       notes: what to know of them.
       title: above them.
       what: head of the first column.
+      ranked: whether the order says which is better, so that each has its rank.
     """
 
     head: str
@@ -32,6 +33,7 @@ class ShownItems:
     notes: tuple[str, ...] = ()
     title: str = "Recommended to you"
     what: str = "item"
+    ranked: bool = True
 
     def lines(self) -> list[str]:
         """For a terminal."""
@@ -40,7 +42,7 @@ class ShownItems:
         if self.rows:
             lines.append(f"{'':>3}  {self.what:<{wide}}  {self.head}")
         for rank, (name, value, because) in enumerate(self.rows, start=1):
-            lines.append(f"{rank:>3}  {name:<{wide}}  {value}")
+            lines.append(f"{rank if self.ranked else '':>3}  {name:<{wide}}  {value}")
             lines += [f"{'':>5}{BECAUSE} {because}"] if because else []
         return lines
 
