@@ -589,7 +589,7 @@ ATTACKS: dict[str, list[tuple[str, str, str]]] = {
          "security/test_silent_callers.py::test_silent_calls_on_64_connections_stop_no_honest_caller"),
         ("R152", "3,000 calls that wait",
          "security/test_silent_callers.py::"
-         "test_3000_calls_that_wait_take_bounded_memory_and_hear_when_to_come_back"),
+         "test_calls_that_wait_take_bounded_memory_and_hear_when_to_come_back"),
         ("R153", "connections without TLS",
          "security/test_silent_callers.py::"
          "test_connections_without_a_handshake_are_closed_and_meanwhile_others_are_served"),
