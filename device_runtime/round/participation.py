@@ -46,7 +46,7 @@ from device_runtime.network.services import Services, Traffic
 from device_runtime.round.admission import NO_TOKEN, Admission
 from device_runtime.round.computations import NO_KEYS
 from device_runtime.round.computing_processes import ComputingProcesses
-from device_runtime.round.contribution import require_trainable, without_rows
+from device_runtime.round.contribution import Contributing, require_trainable, without_rows
 from device_runtime.round.examples import MadeExamples
 from device_runtime.round.fixed_times import FixedTimes
 from device_runtime.round.gate import Gate
@@ -158,16 +158,14 @@ class Participant:
           ServiceError, ServiceUnavailable: try again later; a contribution that was prepared stays so.
           StateError: the store cannot be used.
         """
-        model, task = work.model, work.model.task_sha256
+        task = work.model.task_sha256
         before = store.participation(task, work.round)
         if before is not None and is_answered(before, work):
             return Outcome.SETTLED
         self.services.require_pinned(distributor=work.distributor, aggregator=work.aggregator)
         logged = self.admitted(store, work)
-        self._retrievals.require(model)
-        # Both, before anything is encrypted to either: a round with one of them missing is no round. Where no rows are
-        # asked of its enclave, the distributor's evidence says nothing.
-        distributor = self._verified("distributor", work.distributor, logged) if asks_enclave(model) else None
+        # Both, before anything is encrypted to either: a round with one of them missing is no round.
+        distributor = self.verified_distributor(work, logged)
         aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
         to = self._destination(store, work, aggregator)
         prepared, report = store.participation(task, work.round), None
@@ -195,16 +193,28 @@ class Participant:
             aggregator = self._keyed(work, self.verified_aggregator(work, logged), logged)
             take_back(store, lines, work, aggregator.enclave)
 
-    def dense_model(self, work: Work, traffic: Traffic) -> Slices:
-        """The model of a task that has no rows: equal for all devices, and nothing where they do not read it.
+    def model_for(
+        self, work: Work, contributing: Contributing, distributor: Checked | None, logged: Logged, traffic: Traffic
+    ) -> tuple[Slices, Checked | None]:
+        """What a contribution is computed with: the model, whose rows are asked for by key; and who gave them, if an
+        enclave did.
 
-        Raises ServiceError, ServiceUnavailable as ``take_part``.
+        Raises ServiceError, ServiceUnavailable, AttestationError as ``take_part``.
         """
+        keys = contributing.keys() if work.model.keyed else NO_KEYS
         if not work.model.reads_model:
-            return without_rows(work)
-        slices = self._retrievals.whole.fetch(work, NO_KEYS, traffic)
+            return without_rows(work), distributor
+        slices, distributor = self._fetch(work, keys, distributor, logged, traffic)
         require_trainable(work, slices)
-        return slices
+        return slices, distributor
+
+    def verified_distributor(self, work: Work, logged: Logged) -> Checked | None:
+        """The distributor's enclave, verified; None where no rows are asked of it: then its evidence says nothing.
+
+        Raises AttestationError, also where the task's helper is not pinned, and TransparencyError.
+        """
+        self._retrievals.require(work.model)
+        return self._verified("distributor", work.distributor, logged) if asks_enclave(work.model) else None
 
     def verified_aggregator(self, work: Work, logged: Logged) -> Checked:
         """The aggregator's enclave, verified, which shows the task's charter to be in force.
@@ -212,10 +222,6 @@ class Participant:
         Raises AttestationError, TransparencyError; PrivacyError where this host knows other owners.
         """
         return self._chartered(work, self._verified("aggregator", work.aggregator, logged), logged)
-
-    def recorded(self, work: Work, aggregator: Checked) -> bytes:
-        """The hash of what was verified; it is on the disk."""
-        return self._record(work, aggregator)
 
     def roster_for(self, terms: secagg_terms_pb2.SecAggTerms) -> frozenset[bytes] | None:
         """Who may take part in a task's sessions: the pinned roster; None where neither task nor device has one.
@@ -262,7 +268,7 @@ class Participant:
             self.log.require_endorsed(checked.enclave, logged)
         return checked
 
-    def _record(self, work: Work, *enclaves: Checked | None) -> bytes:
+    def recorded(self, work: Work, *enclaves: Checked | None) -> bytes:
         """The hash of what was verified, on the disk before anything that rests on it."""
         if self.records is None:
             return b""
@@ -282,14 +288,10 @@ class Participant:
         self.pipeline.before_data(store, work)
         identity = store.identity()
         with self.pipeline.contributing(store, work, seed=identity.seed) as contributing:
-            keys = contributing.keys() if model.keyed else NO_KEYS
-            slices = without_rows(work)
-            if model.reads_model:
-                slices, distributor = self._fetch(work, keys, distributor, logged, traffic)
-                require_trainable(work, slices)
+            slices, distributor = self.model_for(work, contributing, distributor, logged, traffic)
             self.gate.after_data(store, model.terms)
             made = contributing.contribution(slices)
-            record = self._record(work, distributor, aggregator)
+            record = self.recorded(work, distributor, aggregator)
             participation = self._sealed(work, identity, aggregator.enclave, made.payload, record=record, token=token)
             store.prepare(
                 participation, local_parameters=made.local_parameters, task=model.signed_task, terms=model.terms
@@ -302,7 +304,7 @@ class Participant:
     ) -> Participation:
         """Seals the report of a void opening for this one: the data are not read again."""
         self.gate.after_data(store, work.terms)
-        record = self._record(work, distributor, aggregator)
+        record = self.recorded(work, distributor, aggregator)
         participation = self._sealed(work, store.identity(), aggregator.enclave, report, record=record, token=token)
         prepare_again(store, participation, terms=work.terms)
         return participation

@@ -165,20 +165,21 @@ class Seat:
             self._participant.gate.check_in(store, self._population)
             logged = self._participant.admitted(store, work)
             checked = self._participant.verified_aggregator(work, logged)
+            distributor = self._participant.verified_distributor(work, logged)
             secret = store.identity().secret
             identity = identity_key(secret, b"" if session.roster is not None else work.model.task_sha256)
             if session.roster is not None and identity.public not in session.roster:
                 raise PrivacyError("this device is not on the roster of those that may take part")
             admission = self._participant.tokens.session_token(work, identity.public, secret, traffic)
-            slices = self._participant.dense_model(work, traffic)
             pipeline = self._participant.pipeline
             pipeline.before_data(store, work)
             with pipeline.contributing(store, work, seed=store.identity().seed) as contributing:
+                slices, distributor = self._participant.model_for(work, contributing, distributor, logged, traffic)
                 self._made = contributing.contribution(slices)
                 contributing.leave()
             self._participant.gate.after_data(store, work.model.terms)
         self._policy_sha256, self._image_digest = checked.enclave.policy.sha256, checked.enclave.image_digest
-        self._record = self._participant.recorded(work, checked)
+        self._record = self._participant.recorded(work, distributor, checked)
         client = Client(session.configuration, identity, roster=session.roster, random_bytes=self._random_bytes)
         self._client = client
         self._name = session.client(identity, self._random_bytes(_TOKEN_BYTES))

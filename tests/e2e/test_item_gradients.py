@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from e2e.test_secagg import without_noise
 from e2e.world import POPULATION, World, device_seeds, released_charges, small_task
 
 import odp
@@ -16,6 +18,7 @@ from device_runtime.tasks.charters import CharterMemory
 from odp.datasets import Ratings, Split
 from odp.evaluation.noise import NoNoise
 from odp.privacy.accounting import epsilon as epsilon_of
+from odp.protocol.aggregation import MODES, SECAGG
 from odp.research.simulation import engine
 from odp.v1 import common_pb2
 
@@ -34,15 +37,25 @@ def _seen(ratings: Ratings) -> Ratings:
     return Ratings.from_triples("seen", *seen, low=0, high=1, implicit=True, **size)
 
 
-@pytest.mark.parametrize(("seen", "training"), [(False, SGD), (True, SGD), (False, DPAM)])
+@pytest.mark.parametrize(
+    ("seen", "training", "aggregation"),
+    [(False, SGD, "enclave"), (True, SGD, "enclave"), *((False, DPAM, mode) for mode in MODES)],
+)
 def test_networked_run_and_simulation_agree_to_the_last_bit_with_noise_off(
-    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch, seen, training
-) -> None:
-    """Equal integer sums make equal models: the same server steps from them."""
+    tmp_path: Path, stack: contextlib.ExitStack, ratings: Ratings, monkeypatch: pytest.MonkeyPatch, seen, training,
+    aggregation,
+) -> None:  # fmt: skip
+    """Equal integer sums make equal models: the same server steps from them. Also of rows asked for by key in a
+    session of SecAgg+.
+    """
+    without_noise(monkeypatch)
     data = _seen(ratings) if seen else ratings
     world = World(tmp_path, noise=NoNoise()).start(stack)
     # Fewer places than a device has items: who sends what depends on the device's seed.
     task = small_task(data, rank=4, training=training, places=8)
+    secagg = {"corrupt_fraction": 0.05, "dropout_fraction": 0.1} if aggregation == SECAGG else {}
+    cohort = dataclasses.replace(task.cohort, aggregation=aggregation, **secagg)
+    task = dataclasses.replace(task, cohort=cohort)
     handle = world.connection.submit(task)
     status = world.finish(handle, world.devices(data))
     networked = handle.model()

@@ -251,7 +251,7 @@ def test_a_device_of_a_session_trains_before_it_has_a_seat(
     participant: Any = SimpleNamespace(
         gate=real.gate, admitted=lambda store, work: (), tokens=SimpleNamespace(session_token=lambda *_: b""),
         verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
-        dense_model=lambda work, traffic: slices,
+        verified_distributor=lambda work, logged: None, model_for=lambda *_: (slices, None),
         pipeline=SimpleNamespace(
             before_data=lambda store, work: None, contributing=real.pipeline.contributing, alone=real.pipeline.alone
         ),

@@ -95,7 +95,7 @@ class Table:
             gate=Gate(limits=Limits(min_cohort=6)), clock=lambda: 0.0, admitted=lambda store, work: (),
             roster_for=lambda terms: None, tokens=real.tokens,
             verified_aggregator=lambda work, logged: SimpleNamespace(enclave=enclave), recorded=lambda *_: b"",
-            dense_model=real.dense_model, fixed_times=real.fixed_times,
+            verified_distributor=lambda work, logged: None, model_for=real.model_for, fixed_times=real.fixed_times,
             pipeline=SimpleNamespace(
                 before_data=lambda store, work: None, contributing=real.pipeline.contributing,
                 alone=real.pipeline.alone,
@@ -649,7 +649,7 @@ def test_a_device_that_does_not_get_the_model_joins_no_session(table: Table) -> 
     def away(*_: Any) -> Any:
         raise ServiceUnavailable("the distributor is away")
 
-    table.participant.dense_model = away
+    table.participant.model_for = away
     (seat, *_) = table.seats()
     with pytest.raises(ServiceUnavailable):
         seat.sit_down(Traffic())
