@@ -11,27 +11,21 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from odp.algorithms.dpam import features, gradient_codec as codec, gradient_filter as filtering
+from odp.algorithms.dpam import features, gradient_codec as codec, gradient_filter as filtering, server_steps
 from odp.algorithms.dpam.gradient_filter import Items, Moments
-from odp.algorithms.dpam.gradient_query import GradientQuery
-from odp.algorithms.dpam.terms import COUNTS_ROUND, DERIVED_FACTORS, GLOBALS_TABLE, ITEMS_TABLE, Terms
+from odp.algorithms.dpam.terms import COUNTS_ROUND, DERIVED_FACTORS, Terms
 from odp.algorithms.dpam.uncertainty import Uncertainty
-from odp.algorithms.factorization.laid_out import tensors
 from odp.algorithms.factorization.popularity import popularity
 from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.factorization.terms import named_features
-from odp.algorithms.factorization.whole_vectors import whole_vector
 from odp.algorithms.seam import NoisyTensors
-from odp.errors import ConfigurationError, StateError
-from odp.numerics import parallel
+from odp.errors import StateError
 from odp.numerics.arrays import Float32Array, Float64Array
-from odp.protocol.wire.encoding import rounded
-from odp.protocol.wire.model import ModelVersion, TableValues
+from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
 
 _HEADER = struct.Struct("<8sI")
 _MAGIC = b"odpgrad1"
-_LARGEST_HALF = 65504.0
 _START_STD = 0.2
 # Of the derived columns, in standard deviations of a residual: what they begin with, and from which step on they count.
 _DERIVED_STD = 0.15
@@ -99,21 +93,10 @@ class GradientServer:
             current.counts[:, None], unit * current.items.values[:, :1], current.trust[:, None],
             unit * self._derived(current, moments), unit * current.items.values[:, 1:],
         )  # fmt: skip
-        rows = np.concatenate(columns, axis=1).astype(np.float32)
-        encoding = terms.items_encoding
-        if encoding == "float16":
-            # Counts beyond it weigh their items as it does; nothing else comes near.
-            rows = np.clip(rows, -_LARGEST_HALF, _LARGEST_HALF)
         released = moments.residual
         ridges = (terms.user_ridge * released * terms.residual_variance, terms.user_bias_ridge * min(1.0, released))
-        dense = np.concatenate((ridges, _uncertainty(current.items, moments).numbers()))[None].astype(np.float32)
-        return ModelVersion(
-            version=current.round,
-            tables=(
-                TableValues(ITEMS_TABLE, rounded(rows, encoding), keyed=True, encoding=encoding),
-                TableValues(GLOBALS_TABLE, dense, keyed=False),
-            ),
-        )
+        dense = np.concatenate((ridges, _uncertainty(current.items, moments).numbers()))
+        return server_steps.version(terms, current.round, np.concatenate(columns, axis=1), dense)
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:
         """The state after a round's release.
@@ -124,19 +107,9 @@ class GradientServer:
             follows from numbers of that size.
         """
         current = self._unpacked(state)
-        if release.round != current.round or current.round >= self.rounds:
-            raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
-        if (vector := whole_vector(GradientQuery(self._terms, release.round), self._definition)) is not None:
-            release = tensors(vector, release)
         after = self._after_masses if current.round == COUNTS_ROUND else self._after_gradients
-        with parallel.one_blas_thread():
-            try:
-                following = after(current, release)
-            except np.linalg.LinAlgError as error:
-                raise ConfigurationError(
-                    f"Expected the release of round {current.round} to be sums that devices can have sent: its numbers"
-                    " are far larger, and no model follows from them; ask who runs the aggregator"
-                ) from error
+        with server_steps.opened(release, self._terms, self._definition, round=current.round) as sums:
+            following = after(current, sums)
         return _packed(replace(following, round=current.round + 1))
 
     def counts(self, state: bytes) -> Float64Array:
@@ -150,8 +123,8 @@ class GradientServer:
     def _after_masses(self, current: _State, release: NoisyTensors) -> _State:
         terms = self._terms
         per_mass = 1.0 / math.sqrt(terms.max_items)
-        masses = per_mass * self._tensor(release, "masses", (terms.items,))
-        devices = max(float(self._tensor(release, "devices", (1,))[0]), 1.0)
+        masses = per_mass * server_steps.tensor(release, "masses", (terms.items,))
+        devices = max(float(server_steps.tensor(release, "devices", (1,))[0]), 1.0)
         # A user adds 1 / sqrt(n) to each of its n items: their sum is sqrt(n).
         scale = max(float(masses.sum()) / devices, 1.0)
         noise_std = scale * per_mass * terms.count_noise_std
@@ -164,7 +137,7 @@ class GradientServer:
         clip = codec.clip(terms)
         prior = clip / math.sqrt(1.0 + min(terms.learned - 1.0, terms.row_clip**2))
         moments = Moments.of(current.moments, terms.learned).after(
-            self._tensor(release, "moments", (codec.moments_of(terms),)),
+            server_steps.tensor(release, "moments", (codec.moments_of(terms),)),
             users=self._users(current, release),
             noise_std=terms.gram_noise * codec.MOMENTS_CLIP,
             curvature_unit=codec.curvature_unit(terms) * math.sqrt(terms.learned),
@@ -174,7 +147,8 @@ class GradientServer:
         )
         scale = float(current.scale[0])
         items = current.items.after(
-            self._tensor(release, "gradients", (terms.items, terms.learned)) / math.sqrt(terms.residual_variance),
+            server_steps.tensor(release, "gradients", (terms.items, terms.learned))
+            / math.sqrt(terms.residual_variance),
             moments,
             masses=current.counts / scale,
             scale=scale,
@@ -211,20 +185,8 @@ class GradientServer:
 
     def _trend(self, counts: Float64Array) -> filtering.Trend:
         """What items' values follow: their counts, and public features."""
-        widths = self._terms.item_feature_groups
-        if not widths:
-            return filtering.trend(counts, np.empty((len(counts), 0)))
-        if self._features is None:
-            raise ConfigurationError("Expected item_features: the task definition names a matrix that was not given")
-        parts = np.split(self._features, np.cumsum(widths)[:-1], axis=1)
-        groups = [features.components(part, counts) for part in parts]
+        groups = server_steps.feature_groups(self._terms, self._features, counts)
         return filtering.trend(counts, features.joined(groups, np.ones(len(groups)), counts))
-
-    def _tensor(self, release: NoisyTensors, name: str, shape: tuple[int, ...]) -> Float64Array:
-        tensor = release.tensors.get(name)
-        if tensor is None or tensor.shape != shape:
-            raise ConfigurationError(f"Expected release {name!r} of shape {list(shape)} in round {release.round}")
-        return np.asarray(tensor, dtype=np.float64)
 
     def _unpacked(self, state: bytes) -> _State:
         items, width = self._terms.items, self._terms.learned

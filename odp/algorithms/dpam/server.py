@@ -11,29 +11,16 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from odp.algorithms.dpam import codec, estimation, features
+from odp.algorithms.dpam import codec, estimation, features, server_steps
 from odp.algorithms.dpam.estimation import relevances
-from odp.algorithms.dpam.query import DpamQuery
-from odp.algorithms.dpam.terms import (
-    BIASES_ROUND,
-    COUNTS_ROUND,
-    DERIVED_FACTORS,
-    FIRST_FACTOR_ROUND,
-    GLOBALS_TABLE,
-    ITEMS_TABLE,
-    Terms,
-)
-from odp.algorithms.factorization.laid_out import tensors
+from odp.algorithms.dpam.terms import BIASES_ROUND, COUNTS_ROUND, DERIVED_FACTORS, FIRST_FACTOR_ROUND, Terms
 from odp.algorithms.factorization.popularity import Popularity, popularity
 from odp.algorithms.factorization.public_normals import public_normals
 from odp.algorithms.factorization.terms import named_features
-from odp.algorithms.factorization.whole_vectors import whole_vector
 from odp.algorithms.seam import NoisyTensors
-from odp.errors import ConfigurationError, StateError
-from odp.numerics import parallel
+from odp.errors import StateError
 from odp.numerics.arrays import Float32Array, Float64Array
-from odp.protocol.wire.encoding import rounded
-from odp.protocol.wire.model import ModelVersion, TableValues
+from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
 
 _HEADER = struct.Struct("<8sI")
@@ -45,7 +32,6 @@ _MAGIC_BEFORE = b"odpdpam1"
 # Of item rows, in standard deviations of a rating's residual; with users' rows of covariance 1, derived factors explain
 # .2^2 of the residual variance each at the start.
 _START_STD = 0.11
-_LARGEST_HALF = 65504.0
 _DERIVED_STD = 0.2
 # All components of the features together: users' taste for public features explains .26^2 of the residual variance.
 _CONTENT_STD = 0.26
@@ -112,19 +98,7 @@ class DpamServer:
         variance = self._terms.residual_variance
         trust = variance / (variance + current.bias_variance)
         columns = (current.popularity[:, None], current.bias[:, None], trust[:, None], current.factors)
-        rows = np.concatenate(columns, axis=1).astype(np.float32)
-        encoding = self._terms.items_encoding
-        if encoding == "float16":
-            # Counts beyond it weigh their items as it does; nothing else comes near.
-            rows = np.clip(rows, -_LARGEST_HALF, _LARGEST_HALF)
-        dense = current.ridges[None].astype(np.float32)
-        return ModelVersion(
-            version=current.round,
-            tables=(
-                TableValues(ITEMS_TABLE, rounded(rows, encoding), keyed=True, encoding=encoding),
-                TableValues(GLOBALS_TABLE, dense, keyed=False),
-            ),
-        )
+        return server_steps.version(self._terms, current.round, np.concatenate(columns, axis=1), current.ridges)
 
     def step(self, state: bytes, release: NoisyTensors) -> bytes:
         """The state after a round's release.
@@ -135,19 +109,8 @@ class DpamServer:
             follows from numbers of that size.
         """
         current = self._unpacked(state)
-        if release.round != current.round or current.round >= self.rounds:
-            raise ConfigurationError(f"Expected round={release.round!r} to be {current.round}, of {self.rounds} rounds")
-        if (vector := whole_vector(DpamQuery(self._terms, release.round), self._definition)) is not None:
-            release = tensors(vector, release)
-        # BLAS's own threads, once awake, would take processors from those of the blocks here and of the users' solves.
-        with parallel.one_blas_thread():
-            try:
-                following = self._following(current, release)
-            except np.linalg.LinAlgError as error:
-                raise ConfigurationError(
-                    f"Expected the release of round {current.round} to be sums that devices can have sent: its numbers"
-                    " are far larger, and no model follows from them; ask who runs the aggregator"
-                ) from error
+        with server_steps.opened(release, self._terms, self._definition, round=current.round) as sums:
+            following = self._following(current, sums)
         return _packed(replace(following, round=current.round + 1))
 
     def counts(self, state: bytes) -> Float64Array:
@@ -277,25 +240,14 @@ class DpamServer:
         return features.joined(self._groups(current.mass), share, current.mass)
 
     def _groups(self, mass: Float64Array) -> list[Float64Array]:
-        """Principal components of each group of public features; no group for a task without them."""
-        widths = self._terms.item_feature_groups
-        if not widths:
-            return []
-        if self._features is None:
-            raise ConfigurationError("Expected item_features: the task definition names a matrix that was not given")
-        parts = np.split(self._features, np.cumsum(widths)[:-1], axis=1)
-        return [features.components(part, mass) for part in parts]
+        return server_steps.feature_groups(self._terms, self._features, mass)
 
     def _counted(self, counts: Float64Array) -> Popularity:
         return popularity(counts, noise_std=self._terms.count_noise_std)
 
     def _tensor(self, release: NoisyTensors, name: str) -> Float64Array:
         shapes = {"gram": (self._terms.items, self._terms.pairs), "targets": (self._terms.items, 1 + self._terms.rank)}
-        expected = shapes.get(name, (self._terms.items,))
-        tensor = release.tensors.get(name)
-        if tensor is None or tensor.shape != expected:
-            raise ConfigurationError(f"Expected release {name!r} of shape {list(expected)} in round {release.round}")
-        return np.asarray(tensor, dtype=np.float64)
+        return server_steps.tensor(release, name, shapes.get(name, (self._terms.items,)))
 
     def _unpacked(self, state: bytes) -> _State:
         terms = self._terms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,10 +13,9 @@ from odp.algorithms.implicit.userside import usable_rows
 from odp.algorithms.implicit_gradients import userside
 from odp.algorithms.implicit_gradients.terms import as_read, terms_of
 from odp.algorithms.item_gradients.codec import Contributions
-from odp.algorithms.item_gradients.population import blocks, summed
-from odp.algorithms.item_gradients.terms import MASSES_ROUND
-from odp.algorithms.item_gradients.userside import masses
-from odp.numerics.arrays import Float64Array, Int64Array, require_seeds
+from odp.algorithms.item_gradients.population import GradientPopulation, blocks
+from odp.algorithms.item_gradients.userside import Entries
+from odp.numerics.arrays import Float64Array
 from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from odp.datasets.ratings import Ratings
 
 
-class ImplicitGradientPopulation(ImplicitPopulation):
+class ImplicitGradientPopulation(GradientPopulation, ImplicitPopulation):
     """``odp.algorithms.seam.Population`` of one task, and what rankings need: users' rows.
 
     Raises:
@@ -35,35 +34,13 @@ class ImplicitGradientPopulation(ImplicitPopulation):
         self._trained = terms_of(definition)
         super().__init__(as_read(definition))
 
-    def contribute(
-        self,
-        broadcast: ModelVersion,
-        ratings: Ratings,
-        *,
-        round: int,
-        seeds: npt.NDArray[np.uint64],
-        progress: Callable[[int], None] | None = None,
-    ) -> Mapping[str, Int64Array]:
-        sent = self.contributions(broadcast, ratings, round=round, seeds=seeds)
-        return summed(self._trained, round, sent, progress)
-
-    def contributions(
-        self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
-    ) -> Iterator[tuple[Int64Array, Contributions]]:
-        """(users int64 [n], what they send) in blocks of users.
-
-        Raises:
-          DataError: sizes do not fit the task.
-        """
+    def _begun(
+        self, broadcast: ModelVersion, ratings: Ratings
+    ) -> tuple[npt.NDArray[np.float32], Callable[[Entries], Contributions]]:
         self._check(ratings)
-        require_seeds(seeds, users=ratings.n_users)
         common = userside.common_part(self._trained, broadcast.dense)
         table = usable_rows(broadcast.keyed.rows)
-        for users, entries in blocks(self._trained, ratings, table, round=round, seeds=seeds):
-            if round == MASSES_ROUND:
-                yield users, masses(self._trained, entries)
-            else:
-                yield users, userside.contributions(self._trained, entries, common)[0]
+        return table, lambda entries: userside.contributions(self._trained, entries, common)[0]
 
     def user_rows(self, broadcast: ModelVersion, history: Ratings) -> Float64Array:
         """Rows float64 [n_users, 1 + rank] that score items; that of popularity for users without history.

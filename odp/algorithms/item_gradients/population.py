@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from odp.algorithms.item_gradients.query import ItemGradientSum
 from odp.algorithms.item_gradients.terms import MASSES_ROUND, Terms, as_read, terms_of
 from odp.crypto.keyed_hash import round_hashes
 from odp.numerics import parallel
-from odp.numerics.arrays import Float64Array, Int64Array
+from odp.numerics.arrays import Float64Array, Int64Array, require_seeds
 from odp.protocol.wire.model import ModelVersion
 from odp.v1 import common_pb2
 
@@ -27,7 +28,49 @@ if TYPE_CHECKING:
 _NUMBERS = 2**23  # held per block: of the entries, and of the places of contributions
 
 
-class ItemGradientPopulation(DpamPopulation):
+class GradientPopulation(abc.ABC):
+    """What populations of gradients do alike; the model's own population gives the rest."""
+
+    _trained: Terms[Any]
+
+    @abc.abstractmethod
+    def _begun(
+        self, broadcast: ModelVersion, ratings: Ratings
+    ) -> tuple[npt.NDArray[np.float32], Callable[[userside.Entries], Contributions]]:
+        """(rows of the items, what users send of their entries in a round of gradients). Raises DataError."""
+
+    def contribute(
+        self,
+        broadcast: ModelVersion,
+        ratings: Ratings,
+        *,
+        round: int,
+        seeds: npt.NDArray[np.uint64],
+        progress: Callable[[int], None] | None = None,
+    ) -> Mapping[str, Int64Array]:
+        """The exact sums of contributions, by release name; ``progress`` is called with the number of users so far."""
+        total = ItemGradientSum(self._trained, round)
+        for _, contributions in self.contributions(broadcast, ratings, round=round, seeds=seeds):
+            total.add_decoded(contributions)
+            if progress is not None:
+                progress(total.count)
+        return total.totals()
+
+    def contributions(
+        self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
+    ) -> Iterator[tuple[Int64Array, Contributions]]:
+        """(users int64 [n], what they send) in blocks of users.
+
+        Raises:
+          DataError: sizes do not fit the task.
+        """
+        require_seeds(seeds, users=ratings.n_users)
+        table, gradients = self._begun(broadcast, ratings)
+        for users, entries in blocks(self._trained, ratings, table, round=round, seeds=seeds):
+            yield users, userside.masses(self._trained, entries) if round == MASSES_ROUND else gradients(entries)
+
+
+class ItemGradientPopulation(GradientPopulation, DpamPopulation):
     """``odp.algorithms.seam.Population`` of one task.
 
     Raises:
@@ -42,49 +85,13 @@ class ItemGradientPopulation(DpamPopulation):
         """As of DPAM: of all targets together alone, and of rows that add nothing to it."""
         return math.inf, self._trained.clip * self._trained.unit / np.sqrt(np.maximum(sizes, 1))
 
-    def contribute(
-        self,
-        broadcast: ModelVersion,
-        ratings: Ratings,
-        *,
-        round: int,
-        seeds: npt.NDArray[np.uint64],
-        progress: Callable[[int], None] | None = None,
-    ) -> Mapping[str, Int64Array]:
-        sent = self.contributions(broadcast, ratings, round=round, seeds=seeds)
-        return summed(self._trained, round, sent, progress)
-
-    def contributions(
-        self, broadcast: ModelVersion, ratings: Ratings, *, round: int, seeds: npt.NDArray[np.uint64]
-    ) -> Iterator[tuple[Int64Array, Contributions]]:
-        """(users int64 [n], what they send) in blocks of users.
-
-        Raises:
-          DataError: sizes do not fit the task.
-        """
-        self._check(ratings, seeds)
+    def _begun(
+        self, broadcast: ModelVersion, ratings: Ratings
+    ) -> tuple[npt.NDArray[np.float32], Callable[[userside.Entries], Contributions]]:
+        self._check(ratings)
         usable = reading.usable(self._trained.model, broadcast)
         ridges = reading.ridges(self._trained.model, usable.dense)
-        for users, entries in blocks(self._trained, ratings, usable.keyed.rows, round=round, seeds=seeds):
-            if round == MASSES_ROUND:
-                yield users, userside.masses(self._trained, entries)
-            else:
-                yield users, userside.contributions(self._trained, entries, ridges)[0]
-
-
-def summed(
-    terms: Terms[Any],
-    round: int,
-    sent: Iterator[tuple[Int64Array, Contributions]],
-    progress: Callable[[int], None] | None,
-) -> Mapping[str, Int64Array]:
-    """The exact sums of contributions, by release name; ``progress`` is called with the number of users so far."""
-    total = ItemGradientSum(terms, round)
-    for _, contributions in sent:
-        total.add_decoded(contributions)
-        if progress is not None:
-            progress(total.count)
-    return total.totals()
+        return usable.keyed.rows, lambda entries: userside.contributions(self._trained, entries, ridges)[0]
 
 
 def blocks(
