@@ -23,12 +23,12 @@ import numpy as np
 
 import device_runtime
 from device_runtime.round import secagg
-from odp.datasets import Ratings, synthetic_movielens
+from odp.datasets import Ratings, load
 from odp.transport.logs import Log
 from odp.v1 import secagg_service_pb2
 
 IMAGES = Path(__file__).parent / "images"
-USERS, ITEMS = 10, 30
+DATA = "synthetic:n_users=10,n_items=30,ratings_per_user=9,seed=11"
 MIN_COHORT = 5
 SEAT = "device_runtime.round.secagg:Seat"
 #: By step: the answer of the host that a device takes it upon.
@@ -39,14 +39,15 @@ ANSWERS = {
 
 def people() -> Ratings:
     """Whose data the devices hold: device n has those of user n."""
-    return synthetic_movielens(n_users=USERS, n_items=ITEMS, ratings_per_user=9, seed=11)
+    return load(DATA)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
     """One host: its folder (whose name names it), the services' folder, its devices, and where it dies if it does.
 
-    With ``again`` it is started again after it was killed, and lives.
+    With ``again`` it is started again after it was killed, and lives. Devices hold what is in ``data``, in the words of
+    ``--data``.
     """
 
     state: str
@@ -58,6 +59,7 @@ class Host:
     step: str = ""
     again: bool = False
     quiet: bool = False
+    data: str = DATA
 
 
 def die_before(step: str) -> None:
@@ -98,7 +100,7 @@ def live(host: Host) -> None:
         count=host.count, durable=False, keyring=False, limits=device_runtime.Limits(min_cohort=MIN_COHORT),
     )  # fmt: skip
     with Path(f"{host.state}.log").open("a") as stream:
-        ratings = people().select_users(range(host.first, host.first + host.count))
+        ratings = load(host.data).select_users(range(host.first, host.first + host.count))
         device_runtime.run(config, ratings=ratings, log=Log("devices", stream=stream))
 
 
