@@ -10,9 +10,10 @@ Steps of one device, in this order. Those marked with * are shared with rounds a
 1. * the person's decisions and limits, the conditions     nothing was asked of anybody
 2. * the transparency log, evidence of the aggregator      nothing private was sent
    the token of the round, where its issuer gives them     the same in all attempts
-   the model, where the task reads it                      the same for all devices
 3. * the conditions again; time for the device's own code  the same time whatever it does
-4. * the data are read; clip, quantise                     in a fixed time (``fixed_times.py``), before the session:
+4. * the model, where the task reads it: of a keyed table  the same for all devices; or asked for as in rounds, at a
+   the rows of the data's items                            fixed time
+   the data are read; clip, quantise                       in a fixed time (``fixed_times.py``), before the session:
                                                            others wait for each message of it
 5. keys; the store: the attempt; reveal, shares            random numbers of this session, and no data
 6. noise, mask; limits; the store: PREPARED, with nothing  one transaction
