@@ -58,7 +58,7 @@ _ARRAYS = {"model": (_GROUPED,), **{section: question.arrays for section, questi
 #: Key of [model] that names a catalogue file.
 _CATALOGUE = "catalogue"
 #: Fields that a task has, or has not: without them, nothing is chosen by rule.
-_OPTIONAL = ("events", "against", "personal", _CATALOGUE)
+_OPTIONAL = ("events", "confidence", "against", "personal", _CATALOGUE)
 _LARGEST = 2**20
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 AnyTask: TypeAlias = "Task | Question | DrawAndDiscard"

@@ -134,12 +134,14 @@ class RatingsData(_message.Message):
     def __init__(self, table: _Optional[str] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., events: _Optional[_Union[_events_query_pb2.EventsQuery, _Mapping]] = ...) -> None: ...
 
 class ImplicitData(_message.Message):
-    __slots__ = ("table", "events")
+    __slots__ = ("table", "events", "confidence")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     table: str
     events: _events_query_pb2.EventsQuery
-    def __init__(self, table: _Optional[str] = ..., events: _Optional[_Union[_events_query_pb2.EventsQuery, _Mapping]] = ...) -> None: ...
+    confidence: float
+    def __init__(self, table: _Optional[str] = ..., events: _Optional[_Union[_events_query_pb2.EventsQuery, _Mapping]] = ..., confidence: _Optional[float] = ...) -> None: ...
 
 class PrivacyTerms(_message.Message):
     __slots__ = ("epsilon", "delta", "max_items_per_user")

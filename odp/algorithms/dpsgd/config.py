@@ -79,6 +79,11 @@ class DPSGD(FederatedTraining):
         used = fields.keys() - {_OF_IMPLICIT}
         if of_items:
             used = {*_OF_ITEMS, *([_OF_IMPLICIT] if definition.WhichOneof("local_data") == "implicit" else [])}
+        if definition.implicit.confidence:
+            raise ConfigurationError(
+                f"Expected no confidence={definition.implicit.confidence!r} with odp.DPSGD, whose items count once: "
+                "odp.ImplicitDPAM has it"
+            )
         for name in fields.keys() - used:
             if (chosen := getattr(self, name)) != fields[name]:
                 raise ConfigurationError(f"Expected no {name}={chosen!r} with such a model and data: nothing uses it")

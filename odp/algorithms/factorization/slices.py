@@ -111,7 +111,8 @@ def own_table(definition: common_pb2.TaskDefinition, *, items: int) -> LocalTabl
     happened = definition.WhichOneof("local_data") == "implicit"
     data = definition.implicit if happened else definition.data
     # By item: ratings have one row of each.
-    aggregates = ("",) if happened else tuple(name for name in AGGREGATES if name != "each")
+    once = happened and not definition.implicit.confidence
+    aggregates = ("",) if once else tuple(name for name in AGGREGATES if name != "each")
     events = EventsTerms.of(data, aggregates=aggregates)
     # Without a catalogue, ratings beyond the model's items come last by number.
     most = most_rows(events) if named_in(definition) else most_rows(events, items=items)

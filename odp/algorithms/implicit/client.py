@@ -7,7 +7,7 @@ import numpy as np
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.implicit import codec, userside
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
-from odp.algorithms.seam import LocalData
+from odp.algorithms.seam import LocalData, LocalRows
 from odp.models.reasons import Reasons
 from odp.numerics.arrays import Float64Array, Int64Array
 from odp.protocol.wire.model import Slices
@@ -15,7 +15,7 @@ from odp.v1 import common_pb2
 
 
 class ImplicitClient(OwnItems):
-    """``odp.algorithms.seam.Client`` of one task; the values of local data are not read.
+    """``odp.algorithms.seam.Client`` of one task; without a confidence, the values of local data are not read.
 
     Args:
       definition: the task that the device verified.
@@ -26,7 +26,8 @@ class ImplicitClient(OwnItems):
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = Terms.of(definition)
-        super().__init__(self._terms)
+        self._confidence = userside.confidence_of(definition)
+        super().__init__(self._terms, values=(0.0, userside.MOST_COUNT) if self._confidence else None)
 
     def empty(self, round: int) -> bytes:
         """No item, and a row of zeros."""
@@ -38,11 +39,11 @@ class ImplicitClient(OwnItems):
         Items that the model does not have, and own items without a slice, take no part; in the round of counts no
         slice is needed.
         """
-        terms, items = self._terms, self._in_order(data, round=round, seed=seed).items
+        terms, held = self._terms, self._in_order(data, round=round, seed=seed)
         if round == COUNTS_ROUND:
-            counted = userside.counted(terms, items[None], np.ones((1, len(items)), dtype=np.bool_))
+            counted = userside.counted(terms, held.items[None], np.ones((1, len(held.items)), dtype=np.bool_))
             return codec.encode(terms, round, counted)[0], np.zeros(terms.rank, dtype="<f8").tobytes()
-        batch = _batch(slices, items)
+        batch = self._batch(slices, held)
         row = userside.user_rows(batch)
         payload = codec.encode(terms, round, userside.contributions(terms, batch, row))[0]
         return payload, row[0].astype("<f8").tobytes()
@@ -64,7 +65,7 @@ class ImplicitClient(OwnItems):
     def reasons(self, slices: Slices, data: LocalData, items: Int64Array) -> Reasons:
         """What each own item adds to ``predict``; nothing where that is the popularity. Raises as that."""
         rows = userside.usable_rows(rows_to_predict(slices, items)).astype(np.float64)
-        batch = _batch(slices, self._usable(data).items)
+        batch = self._batch(slices, self._usable(data))
         return Reasons(batch.items[0], userside.shares(batch, rows))
 
     def on_scale(self, values: Float64Array) -> Float64Array:
@@ -73,13 +74,13 @@ class ImplicitClient(OwnItems):
 
     def linear(self, slices: Slices, data: LocalData) -> Float64Array:
         """The row float64 [rank] of :meth:`predict`; 0 without items."""
-        return np.asarray(userside.user_rows(_batch(slices, self._usable(data).items))[0])
+        return np.asarray(userside.user_rows(self._batch(slices, self._usable(data)))[0])
 
-
-def _batch(slices: Slices, items: Int64Array) -> userside.Batch:
-    has_slice, place = find_slices(slices, items)
-    return userside.Batch(
-        items=items[has_slice][None],
-        mask=np.ones((1, int(has_slice.sum())), dtype=np.bool_),
-        rows=userside.usable_rows(slices.rows[place[has_slice]]).astype(np.float64)[None],
-    )
+    def _batch(self, slices: Slices, held: LocalRows) -> userside.Batch:
+        has_slice, place = find_slices(slices, held.items)
+        return userside.Batch(
+            items=held.items[has_slice][None],
+            mask=np.ones((1, int(has_slice.sum())), dtype=np.bool_),
+            rows=userside.usable_rows(slices.rows[place[has_slice]]).astype(np.float64)[None],
+            confidence=userside.confidences(held.values[has_slice][None], self._confidence),
+        )

@@ -14,6 +14,7 @@ from odp._validate import strict_keywords
 from odp.algorithms.choices import TrainingData
 from odp.algorithms.factorization.codec import ROW_UNITS, WEIGHT_UNITS
 from odp.algorithms.factorization.terms import WEIGHTINGS, check_clips
+from odp.algorithms.implicit.userside import LEAST_CONFIDENCE, MOST_CONFIDENCE
 from odp.errors import ConfigurationError, DataError
 from odp.models.events import Events, table_of
 from odp.models.matrix_factorization import MatrixFactorization
@@ -31,36 +32,60 @@ _TABLE = "events"
 class ImplicitData:
     """Items that the device saw, used or bought, in its local store: no opinions, so every item counts once.
 
-    Of a table of values, rows above 0 say that something happened.
+    Of a table of values, rows above 0 say that something happened. With ``confidence``, values are counts, such as of
+    plays: in all that a device computes of its own items, one with a count has 1 + confidence log(1 + count) times the
+    weight. Bounds and noise stay as they are, and the released counts are of people.
 
     It goes with ``training=odp.ImplicitDPAM()``.
 
     Attributes:
       table: Name of the local table of items.
-      events: Takes the items of events instead, as the task says: see ``odp.Events``; without value and aggregate.
+      events: Takes the items of events instead, as the task says: see ``odp.Events``; without value and aggregate,
+        unless there is a ``confidence``.
+      confidence: From 0.001 to 1,000; None counts every item once. Only for adaptive weights.
+
+    Raises:
+      ConfigurationError: the confidence is out of range.
+
+    Source: Hu, Koren, Volinsky 2008, equation 6 with an epsilon of 1.
     """
 
     kind: ClassVar[str] = "implicit"
 
     table: str = _TABLE
     events: Events | None = None
+    confidence: float | None = None
 
     def __post_init__(self) -> None:
         table_of(self.table, self.events, default=_TABLE)
+        if self.confidence is not None:
+            _validate.within(confidence=self.confidence, low=LEAST_CONFIDENCE, high=MOST_CONFIDENCE)
 
     def check(self, ratings: Ratings) -> None:
-        """Raises DataError where a value is 0 or less: such a row does not say that something happened."""
+        """Raises DataError where a value is 0 or less: such a row does not say that something happened.
+
+        With a confidence, also where all values are 1: such a column has no counts.
+        """
         if silent := int((ratings.values <= 0).sum()):
             raise DataError(
                 f"{silent:,} rows of data set {ratings.name!r} have a value of 0 or less, which does not say 'seen': "
                 "load the table with implicit=True, or leave them out with ratings.take(ratings.values > 0)"
             )
+        if self.confidence is not None and (ratings.values == 1.0).all():
+            raise DataError(
+                f"all values of data set {ratings.name!r} are 1, and confidence={self.confidence!r} is for counts: "
+                "load the table with as_written=True and its column of counts as value"
+            )
 
     def write(self, definition: common_pb2.TaskDefinition) -> None:
         """Writes the wire form into a definition."""
         definition.implicit.table = table_of(self.table, self.events, default=_TABLE)
+        if self.confidence is not None:
+            definition.implicit.confidence = self.confidence
         if self.events is not None:
-            definition.implicit.events.CopyFrom(self.events.to_proto(aggregate=""))
+            counted = "count" if self.events.value is None else "sum"
+            aggregate = "" if self.confidence is None else counted
+            definition.implicit.events.CopyFrom(self.events.to_proto(aggregate=aggregate))
 
 
 # Chosen on validation parts of Gowalla (3,000 users to all), likes of MovieLens-1M and invented visits.
@@ -175,6 +200,11 @@ class ImplicitDPAM:
         """``resolve`` into a definition that has its model, data, privacy and cohort. Raises as that."""
         from odp.algorithms.release import sampling_of
 
+        if definition.implicit.confidence and self.weighting != "adaptive":
+            raise ConfigurationError(
+                f"Expected no confidence={definition.implicit.confidence!r} with weighting={self.weighting!r}, which "
+                "gives every item the same weight"
+            )
         definition.dpam.CopyFrom(self.resolve(definition.model, definition.privacy, sampling_of(definition, 0)))
 
     def resolve(

@@ -12,6 +12,7 @@ from odp.algorithms.factorization.codec import Contributions
 from odp.algorithms.implicit import userside
 from odp.algorithms.implicit.query import ImplicitSum
 from odp.algorithms.implicit.terms import COUNTS_ROUND, FACTOR_COLUMNS, Terms
+from odp.algorithms.seam import LocalRows
 from odp.crypto.keyed_hash import round_hashes
 from odp.errors import DataError
 from odp.numerics.arrays import Float64Array, Int64Array, require_seeds
@@ -33,6 +34,7 @@ class ImplicitPopulation:
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = Terms.of(definition)
+        self._confidence = userside.confidence_of(definition)
 
     def contribute(
         self,
@@ -69,8 +71,8 @@ class ImplicitPopulation:
         require_seeds(seeds, users=ratings.n_users)
         counting = round == COUNTS_ROUND
         size = np.minimum(ratings.counts(), self._terms.max_items if counting else self._terms.slices_per_device)
-        items = _in_order_of_use(ratings, seeds.astype(np.uint64), round)
-        for users, batch in _batches(items, ratings.offsets[:-1], size, broadcast):
+        ordered = _in_order_of_use(ratings, seeds.astype(np.uint64), round)
+        for users, batch in self._batches(ordered, ratings.offsets[:-1], size, broadcast):
             if counting:
                 yield users, userside.counted(self._terms, batch.items, batch.mask)
             else:
@@ -86,8 +88,8 @@ class ImplicitPopulation:
         """
         self._check(history)
         rows = np.zeros((history.n_users, self._terms.rank))
-        items = history.items.astype(np.int64)
-        for users, batch in _batches(items, history.offsets[:-1], history.counts(), broadcast):
+        held = LocalRows(history.items.astype(np.int64), history.values.astype(np.float64))
+        for users, batch in self._batches(held, history.offsets[:-1], history.counts(), broadcast):
             rows[users] = userside.scoring_rows(self._terms, batch, version=broadcast.version)
         return rows
 
@@ -106,6 +108,31 @@ class ImplicitPopulation:
         scores = np.einsum("kd,kd->k", rows[users], table[targets.items, FACTOR_COLUMNS:])
         return np.where(np.any(rows[users], axis=1), scores, popular[targets.items])
 
+    def _batches(
+        self, entries: LocalRows, first: Int64Array, size: Int64Array, broadcast: ModelVersion
+    ) -> Iterator[tuple[Int64Array, userside.Batch]]:
+        """Users sorted by size, so that padding is small, in batches of bounded memory.
+
+        User ``i`` owns ``entries[first[i] : first[i] + size[i]]``.
+        """
+        table = userside.usable_rows(broadcast.keyed.rows)
+        by_size = np.argsort(size, kind="stable")
+        start = 0
+        while start < len(by_size):
+            # The last user of a batch is its longest: grow the batch while the padded size fits.
+            reach = np.arange(1, len(by_size) - start + 1) * np.maximum(size[by_size[start:]], 1)
+            end = start + max(int(np.searchsorted(reach, _CELLS, side="right")), 1)
+            users = by_size[start:end]
+            place = np.arange(int(size[users[-1]]))
+            mask = place < size[users][:, None]
+            index = np.where(mask, first[users][:, None] + place, 0)
+            items, confidence = np.zeros_like(index), None
+            if len(entries.items):
+                items = np.where(mask, entries.items[index], 0)
+                confidence = userside.confidences(entries.values[index], self._confidence)
+            yield users, userside.Batch(items, mask, table[items].astype(np.float64), confidence)
+            start = end
+
     def _check(self, ratings: Ratings) -> None:
         if ratings.n_items != self._terms.items:
             where = f"data set {ratings.name!r}"
@@ -117,31 +144,9 @@ def item_rows(broadcast: ModelVersion) -> Float64Array:
     return userside.usable_rows(broadcast.keyed.rows)[:, FACTOR_COLUMNS:].astype(np.float64)
 
 
-def _in_order_of_use(ratings: Ratings, seeds: npt.NDArray[np.uint64], round: int) -> Int64Array:
+def _in_order_of_use(ratings: Ratings, seeds: npt.NDArray[np.uint64], round: int) -> LocalRows:
     """Each user's items sorted by hash."""
     user = ratings.users()
     hashes = round_hashes(seeds[user], round, ratings.items.astype(np.int64))
-    return ratings.items[np.lexsort((hashes, user))].astype(np.int64)
-
-
-def _batches(
-    entries: Int64Array, first: Int64Array, size: Int64Array, broadcast: ModelVersion
-) -> Iterator[tuple[Int64Array, userside.Batch]]:
-    """Users sorted by size, so that padding is small, in batches of bounded memory.
-
-    User ``i`` owns ``entries[first[i] : first[i] + size[i]]``.
-    """
-    table = userside.usable_rows(broadcast.keyed.rows)
-    by_size = np.argsort(size, kind="stable")
-    start = 0
-    while start < len(by_size):
-        # The last user of a batch is its longest: grow the batch while the padded size fits.
-        reach = np.arange(1, len(by_size) - start + 1) * np.maximum(size[by_size[start:]], 1)
-        end = start + max(int(np.searchsorted(reach, _CELLS, side="right")), 1)
-        users = by_size[start:end]
-        place = np.arange(int(size[users[-1]]))
-        mask = place < size[users][:, None]
-        index = np.where(mask, first[users][:, None] + place, 0)
-        items = np.where(mask, entries[index], 0) if len(entries) else np.zeros_like(index)
-        yield users, userside.Batch(items=items, mask=mask, rows=table[items].astype(np.float64))
-        start = end
+    order = np.lexsort((hashes, user))
+    return LocalRows(ratings.items[order].astype(np.int64), ratings.values[order].astype(np.float64))

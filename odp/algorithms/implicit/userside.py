@@ -9,6 +9,9 @@ The rows that a device receives follow from what it holds, so nothing in them is
 0 .. 1, factors within +-2^8 (a typical row of a finished model has norm 1), and a row with a number that is not finite
 is all zeros. A user's row is a sum of these with weights of length 1, so it is finite whatever a user has. The
 simulator applies the same to all rows of a model.
+
+A task with a confidence reads values as counts, which multiply the weights of a person's own items (Hu, Koren, Volinsky
+2008). Weights are brought to the same length as without: so bounds and sensitivity do not depend on any count.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from odp import _validate
 from odp.algorithms.factorization.codec import (
     ROW_UNITS,
     Contributions,
@@ -28,16 +32,54 @@ from odp.algorithms.factorization.codec import (
 )
 from odp.algorithms.factorization.slices import within
 from odp.algorithms.implicit.terms import FACTOR_COLUMNS, LARGEST_FACTOR, WEIGHT_COLUMN, Terms
+from odp.errors import ConfigurationError
 from odp.numerics.arrays import Float32Array, Float64Array, Int64Array
+from odp.v1 import common_pb2
+
+LEAST_CONFIDENCE, MOST_CONFIDENCE = 1e-3, 1e3
+MOST_COUNT = 2.0**53
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Local data of n users: items int64 [n, L], mask [n, L], item rows float64 [n, L, width]."""
+    """Local data of n users: items int64 [n, L], mask [n, L], item rows float64 [n, L, width].
+
+    ``confidence`` [n, L] > 0 multiplies the weight that an item's row gives it; None does not.
+    """
 
     items: Int64Array
     mask: npt.NDArray[np.bool_]
     rows: Float64Array
+    confidence: Float64Array | None = None
+
+    @property
+    def relative(self) -> Float64Array:
+        """Weights of the users' items float64 [n, L] before any bound; 0 without an item."""
+        weights = np.where(self.mask, np.maximum(self.rows[:, :, WEIGHT_COLUMN], 0.0), 0.0)
+        return weights if self.confidence is None else weights * self.confidence
+
+
+def confidence_of(definition: common_pb2.TaskDefinition) -> float:
+    """Of a task on implicit data; 0 where values are no counts.
+
+    Raises:
+      ConfigurationError: it is out of range, or the task does not use it.
+    """
+    if confidence := definition.implicit.confidence:
+        _validate.within(confidence=confidence, low=LEAST_CONFIDENCE, high=MOST_CONFIDENCE)
+        if definition.dpam.weighting != common_pb2.DpamTraining.WEIGHTING_ADAPTIVE:
+            raise ConfigurationError(
+                f"Expected no confidence={confidence!r}: it is for odp.ImplicitDPAM with weighting='adaptive'"
+            )
+    return confidence
+
+
+def confidences(counts: Float64Array, confidence: float) -> Float64Array | None:
+    """What multiplies weights, for ``counts`` of any shape; None without a confidence.
+
+    Source: Hu, Koren, Volinsky 2008, equation 6 with an epsilon of 1.
+    """
+    return 1.0 + confidence * np.log1p(np.clip(counts, 0.0, MOST_COUNT)) if confidence else None
 
 
 def user_rows(batch: Batch) -> Float64Array:
@@ -53,7 +95,7 @@ def user_rows(batch: Batch) -> Float64Array:
 
 def _weights(batch: Batch) -> Float64Array:
     """Of each user's items [n, L], of length 1 or all 0."""
-    weights = np.where(batch.mask, np.maximum(batch.rows[:, :, WEIGHT_COLUMN], 0.0), 0.0)
+    weights = batch.relative
     norm = np.sqrt((weights * weights).sum(axis=1, keepdims=True))
     return np.asarray(weights / np.where(norm > 0, norm, 1.0))
 
@@ -95,7 +137,7 @@ def counted(terms: Terms, items: Int64Array, mask: npt.NDArray[np.bool_]) -> Con
 def contributions(terms: Terms, batch: Batch, rows: Float64Array) -> Contributions:
     """Clipped, weighted, rounded to integer units: what leaves the devices in a factor round."""
     first = slice(None, terms.max_items)
-    weights = quantised_weights(terms, batch.rows[:, first, WEIGHT_COLUMN], batch.mask[:, first])
+    weights = quantised_weights(terms, batch.relative[:, first])
     return Contributions(
         rows=quantised_rows(terms, rows),
         items=fit(batch.items[:, first], terms.max_items),
@@ -108,14 +150,13 @@ def quantised_rows(terms: Terms, rows: Float64Array) -> Int64Array:
     return shortened(rows * (ROW_UNITS / terms.row_clip), ROW_UNITS**2)
 
 
-def quantised_weights(terms: Terms, relative: Float64Array, mask: npt.NDArray[np.bool_]) -> Int64Array:
+def quantised_weights(terms: Terms, relative: Float64Array) -> Int64Array:
     """Weights [n, k] with sum of squares at most 2^20 per user, in units of sqrt(K) / 2^10.
 
     Items outside the head have the relative weight 0 and are not sent. Uniform: 1 for each other item. Adaptive: in
     proportion to ``relative`` and up to the bound, so a user with few items gives each a larger weight.
     """
-    raw = np.where(mask, np.maximum(relative, 0.0), 0.0)
-    return adaptive_weights(raw) if terms.adaptive else uniform_weights(raw > 0, terms.max_items)
+    return adaptive_weights(relative) if terms.adaptive else uniform_weights(relative > 0, terms.max_items)
 
 
 def usable_rows(rows: Float32Array) -> Float32Array:

@@ -8,9 +8,9 @@ import numpy as np
 
 from odp.algorithms.factorization.slices import OwnItems, find_slices, rows_to_predict
 from odp.algorithms.implicit.terms import FACTOR_COLUMNS
-from odp.algorithms.implicit.userside import usable_rows
+from odp.algorithms.implicit.userside import confidence_of, usable_rows
 from odp.algorithms.implicit_gradients import userside
-from odp.algorithms.implicit_gradients.terms import terms_of
+from odp.algorithms.implicit_gradients.terms import as_read, terms_of
 from odp.algorithms.item_gradients import codec
 from odp.algorithms.item_gradients.terms import MASSES_ROUND
 from odp.algorithms.item_gradients.userside import Entries, masses
@@ -33,6 +33,7 @@ class ImplicitGradientClient(OwnItems):
 
     def __init__(self, definition: common_pb2.TaskDefinition) -> None:
         self._terms = terms_of(definition)
+        confidence_of(as_read(definition))  # which has none: items count once
         super().__init__(self._terms.model)
 
     def check_model(self, dense: Mapping[str, Float32Array]) -> None:
