@@ -88,8 +88,10 @@ _GRAMIAN_ALONE = (
     "bias_target_clip", "factor_target_clip", "bias_vector_clip", "weighting", "weight_exponent", "bias_share",
     "mass_share", "item_ridge",
 )  # fmt: skip
-# Signal of an average item below which biases are all that can be learned.
-_LEAST_STRENGTH = 0.2
+# Signal of an average item below which a round of biases is all that can be learned, and below which are few factors.
+_LEAST_STRENGTH, _WEAK_STRENGTH = 0.1, 0.4
+# The same of all items together: below it, their prior covariance is mostly noise.
+_WEAK_COVARIANCE = 18.0
 
 
 @_validate.strict_keywords
@@ -208,8 +210,8 @@ class DPAM:
         """(rank, configuration) for a budget and a population, from public numbers alone.
 
         The step and the rank follow from the signal of an average item, ``n_users * mu / n_items``: two factors that
-        follow from biases and counts alone below .2, and above it gradient steps, which learn 2 further factors below
-        .7, 8 below 4, 12 below 40 and 16 above.
+        follow from biases and counts alone below .1, and above it gradient steps, which learn 2 further factors below
+        .4, 8 below 4, 12 below 40 and 16 above; 4 at most where ``n_users * mu / sqrt(n_items)`` is below 18.
         Without privacy (epsilon infinite), set ``max_items_per_user`` and ``slices_per_device`` to values that do not
         bind.
 
@@ -231,12 +233,18 @@ class DPAM:
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
         if strength < _LEAST_STRENGTH:
             return DERIVED_FACTORS, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
-        if strength < 0.7:  # of a few items' noise, the prior would make strong tastes
-            learned, masses = 2, 0.2
+        if strength < _WEAK_STRENGTH:
+            learned, steps = 2, 8
+        elif strength * math.sqrt(n_items) < _WEAK_COVARIANCE:  # noise would pass for strong tastes
+            learned, steps = 4, 8
+        elif strength < 4.0:
+            learned, steps = 8, 12
         else:
-            learned, masses = 8 if strength < 4.0 else 12 if strength < 40.0 else 16, 0.1
-        training = cls(step="gradient", count_share=masses, gram_share=0.05, user_ridge=0.8)
-        return DERIVED_FACTORS + learned, training
+            learned, steps = 12 if strength < 40.0 else 16, 16
+        masses = 0.05 if steps < 16 else 0.1
+        return DERIVED_FACTORS + learned, cls(
+            step="gradient", steps=steps, count_share=masses, gram_share=0.05, user_ridge=0.8
+        )
 
     @classmethod
     def _with_features(

@@ -25,7 +25,8 @@ from odp.numerics.arrays import Float64Array
 _BIAS_STD, _FACTOR_STD, _PSEUDO_SHARE = 0.6, 0.2, 0.03
 _PSEUDO_ITEMS = 10.0
 _ESTIMATED_FROM = 4  # step; before it, the prior is the public one
-_FORGETTING = 2.5
+# Steps that the filter weighs alike before it forgets, as a share of all: of few steps it forgets next to nothing.
+_REMEMBERED = 5.0 / 32.0
 _ROUNDING = 1e-9
 _LEAST_EIGENVALUE = 1e-5
 # The prior's deviation in every direction of factors is at least this much at first, and nothing after so much of the
@@ -225,7 +226,7 @@ class Items:
         """
         step, steps = progress
         curvature = moments.matrix(_LEAST_CURVATURE * prior)
-        retained = step / (_FORGETTING + step - 1.0) if step else 0.0
+        retained = step / (max(_REMEMBERED * steps, 1.0) + step - 1.0) if step else 0.0
         square = curvature @ curvature
         information = retained * self.information + square
         spread = retained**2 * self.spread + square

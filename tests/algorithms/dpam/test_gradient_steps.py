@@ -316,12 +316,19 @@ def test_features_are_prior_means_of_items_without_ratings(define: Define) -> No
     assert bias[39] - bias[38] > 0.8
 
 
-def test_the_recommended_step_follows_from_the_signal_of_an_average_item() -> None:
-    chosen = {
-        users: DPAM.recommended(epsilon=1.0, delta=1e-6, n_users=users, n_items=1000) for users in (100, 10**4, 10**6)
-    }
-    assert [(rank, training.step) for rank, training in chosen.values()] == [
-        (2, "gramian"),
-        (10, "gradient"),
-        (18, "gradient"),
-    ]
+@pytest.mark.parametrize(
+    ("n_users", "n_items", "rank", "step", "steps"),
+    [
+        (100, 1000, 2, "gramian", 0),
+        (1000, 1000, 4, "gradient", 8),
+        (600, 100, 6, "gradient", 8),
+        (10**4, 1000, 10, "gradient", 12),
+        (10**5, 1000, 14, "gradient", 16),
+        (10**6, 1000, 18, "gradient", 16),
+    ],
+)
+def test_the_recommended_step_follows_from_the_signal_of_items(
+    n_users: int, n_items: int, rank: int, step: str, steps: int
+) -> None:
+    chosen, training = DPAM.recommended(epsilon=1.0, delta=1e-6, n_users=n_users, n_items=n_items)
+    assert (chosen, training.step, training.steps) == (rank, step, steps)
