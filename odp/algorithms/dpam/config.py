@@ -90,6 +90,8 @@ _GRAMIAN_ALONE = (
 )  # fmt: skip
 # Signal of an average item below which a round of biases is all that can be learned, and below which are few factors.
 _LEAST_STRENGTH, _WEAK_STRENGTH = 0.1, 0.4
+# The same below which features are better as factors than as prior means of learned ones.
+_STRENGTH_OF_FEATURES = 1.0
 # The same of all items together: below it, their prior covariance is mostly noise.
 _WEAK_COVARIANCE = 18.0
 
@@ -215,8 +217,8 @@ class DPAM:
         Without privacy (epsilon infinite), set ``max_items_per_user`` and ``slices_per_device`` to values that do not
         bind.
 
-        With 8 or more public features per item there are further factors to start from: all of them without a factor
-        round below 1.2, up to 20 in one round below 2, in three above. Fewer features come on top.
+        With 8 or more public features per item, counts and biases are enough below a signal of 1: the features are
+        factors beside the derived ones. Above it they are prior means of what gradients learn.
 
         Raises:
           ConfigurationError: a number is out of range.
@@ -224,15 +226,14 @@ class DPAM:
         _validate.integer(n_users=n_users, low=1, high=10**12)
         _validate.integer(n_items=n_items, low=1, high=2**31 - 1)
         _validate.integer(n_features=n_features, low=0, high=MAX_FEATURES)
-        if n_features:
-            return cls._with_features(epsilon, delta, n_users, n_items, n_features)
         if epsilon == math.inf:
             return 16, cls(steps=14, weighting="uniform", user_ridge=1.0, item_ridge=4.0)
         from odp.privacy.accounting import mu_for
 
         strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
-        if strength < _LEAST_STRENGTH:
-            return DERIVED_FACTORS, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
+        least = _STRENGTH_OF_FEATURES if n_features >= _MANY_FEATURES else _LEAST_STRENGTH
+        if strength < least:
+            return min(DERIVED_FACTORS + n_features, MAX_RANK), cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
         if strength < _WEAK_STRENGTH:
             learned, steps = 2, 8
         elif strength * math.sqrt(n_items) < _WEAK_COVARIANCE:  # noise would pass for strong tastes
@@ -245,25 +246,6 @@ class DPAM:
         return DERIVED_FACTORS + learned, cls(
             step="gradient", steps=steps, count_share=masses, gram_share=0.05, user_ridge=0.8
         )
-
-    @classmethod
-    def _with_features(
-        cls, epsilon: float, delta: float, n_users: int, n_items: int, n_features: int
-    ) -> tuple[int, DPAM]:
-        rank, plain = cls.recommended(epsilon=epsilon, delta=delta, n_users=n_users, n_items=n_items)
-        untrained_rank = min(DERIVED_FACTORS + n_features, MAX_RANK)
-        if epsilon == math.inf or n_features < _MANY_FEATURES:
-            return min(max(rank, untrained_rank), 16), plain
-        from odp.privacy.accounting import mu_for
-
-        strength = mu_for(epsilon=epsilon, delta=delta) * n_users / n_items
-        if strength < 1.2:
-            return untrained_rank, cls(steps=0, count_share=_COUNTS_WITHOUT_STEPS)
-        if strength < 2.0:
-            return min(untrained_rank, 20), cls(steps=1, user_ridge=0.75)
-        if strength < 4.0:
-            return min(untrained_rank, 20), cls(steps=3, bias_share=0.2, user_ridge=0.85)
-        return min(untrained_rank, 20), cls(steps=3, bias_share=0.15, user_ridge=0.75, item_ridge=2.0)
 
     def _kernel_variance(self, rank: int) -> float:
         """As resolved. Raises ConfigurationError."""

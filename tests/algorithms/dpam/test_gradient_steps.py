@@ -332,3 +332,11 @@ def test_the_recommended_step_follows_from_the_signal_of_items(
 ) -> None:
     chosen, training = DPAM.recommended(epsilon=1.0, delta=1e-6, n_users=n_users, n_items=n_items)
     assert (chosen, training.step, training.steps) == (rank, step, steps)
+
+
+def test_many_features_are_factors_of_a_weak_signal_and_prior_means_of_a_strong_one() -> None:
+    sizes = {"epsilon": 1.0, "delta": 1e-6, "n_items": 1000}
+    weak, strong = (DPAM.recommended(n_users=users, n_features=20, **sizes) for users in (2000, 20_000))
+    assert (weak[0], weak[1].step, weak[1].steps) == (22, "gramian", 0)
+    assert strong == DPAM.recommended(n_users=20_000, **sizes)
+    assert DPAM.recommended(n_users=2000, n_features=7, **sizes) == DPAM.recommended(n_users=2000, **sizes)
