@@ -28,11 +28,11 @@ from e2e import device_hosts
 from e2e.device_hosts import Host
 from e2e.killing import UnattackedServices
 from e2e.test_three_modes import NoiselessServices
-from e2e.world import released_charges
 
 import odp
 from device_runtime import Store, store_path
 from odp.algorithms.registry import recommender_for
+from odp.algorithms.release import charges_of
 from odp.datasets import Split
 from odp.datasets.ratings import merge
 from odp.evaluation.baselines import rmse
@@ -148,7 +148,7 @@ def test_without_noise_the_model_of_200_devices_is_the_simulators_to_the_last_bi
 ) -> None:
     task, run = task_of(mode), platform(True).finished(mode)
     assert task.training.step == "gradient", "as recommended"
-    assert [entry.contributions for entry in run.status.rounds] == [DEVICES] * 17
+    assert [entry.contributions for entry in run.status.rounds] == [DEVICES] * run.status.planned_rounds
     monkeypatch.setattr(engine, "user_seeds", lambda ratings, seed: run.seeds)
     simulated = odp.simulate(task, data(), noise=NoNoise())
     for table, expected in zip(run.model.tables, simulated.model.tables, strict=True):
@@ -162,13 +162,13 @@ def test_with_noise_the_error_of_200_devices_is_within_the_spread_of_the_simulat
 ) -> None:
     """On ratings that no device holds; and every release is charged."""
     task, run = task_of(mode), platform(False).finished(mode)
-    releases = [common_pb2.Release.FromString(entry.release.release) for entry in run.status.rounds]
-    charges = [event for release in releases for event in released_charges(release)]
-    assert math.isclose(releases[-1].epsilon_spent, epsilon_of(charges, delta=1e-5), rel_tol=1e-9)
-    assert releases[-1].epsilon_spent <= 8.0
+    algorithm, split = recommender_for(open_task(run.status.task)), data()
+    charges = [event for round in range(len(run.status.rounds)) for event in charges_of(algorithm.query(round))]
+    spent = common_pb2.Release.FromString(run.status.rounds[-1].release.release).epsilon_spent
+    assert math.isclose(spent, epsilon_of(charges, delta=1e-5), rel_tol=1e-9)
+    assert spent <= 8.0
 
-    split = data()
-    population = recommender_for(open_task(run.status.task)).population()
+    population = algorithm.population()
     error = rmse(population.predict(run.model, split.train, split.test), split.test)
     errors = np.array([odp.simulate(task, split, seed=seed).metrics["test_rmse"] for seed in range(SEEDS)])
     deviations = (error - errors.mean()) / errors.std(ddof=1)
