@@ -76,7 +76,7 @@ def test_weights_follow_counts_within_the_same_bound_on_devices_and_in_simulatio
         used = codec.decode(terms, 1, [payload]).items[0][sent > 0]
         weight = dict(zip(items.tolist(), model.keyed.rows[items, 0] * (1 + 2.0 * np.log1p(counts)), strict=True))
         expected = np.array([weight[item] for item in used.tolist()])
-        expected *= WEIGHT_UNITS / max(np.linalg.norm(expected), 1e-12)
+        expected *= WEIGHT_UNITS / max(float(np.linalg.norm(expected)), 1e-12)
         np.testing.assert_allclose(sent[sent > 0], expected, atol=1.001)
 
 
@@ -93,7 +93,7 @@ def test_a_task_without_a_confidence_is_as_it_was_and_reads_no_counts(
     once = people.take(np.ones(people.n_ratings, dtype=np.bool_))
     once.values[:] = 1.0
     rows = [ImplicitPopulation(definition).user_rows(model, data) for data in (people, once)]
-    np.testing.assert_array_equal(*rows)
+    np.testing.assert_array_equal(rows[0], rows[1])
     counted = ImplicitPopulation(with_confidence(definition, 1.0))
     assert np.abs(counted.user_rows(model, people) - rows[0]).max() > 0.1
     # Equal counts are no news.
