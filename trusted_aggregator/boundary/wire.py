@@ -51,8 +51,7 @@ def sign_refusal(contribution: SealedContribution) -> aggregator_enclave_pb2.Agg
 
 def sealed_of(request: aggregator_pb2.SubmitRequest) -> SealedContribution:
     """The contribution in a message of the host's."""
-    sealed = request.sealed_contribution
-    return SealedContribution(request.task_sha256, request.round, sealed, request.masked_sha256)
+    return SealedContribution(request.task_sha256, request.round, request.sealed_contribution, request.masked_sha256)
 
 
 def contributions_in(request: bytes) -> list[SealedContribution]:
@@ -73,12 +72,10 @@ def _contribution_in(message: memoryview) -> SealedContribution:
 
 
 def _request(contribution: SealedContribution) -> aggregator_pb2.SubmitRequest:
+    task, round, sealed, host_sha256, _ = contribution
     return aggregator_pb2.SubmitRequest(
-        task_sha256=contribution.task_sha256,
-        round=contribution.round,
-        sealed_contribution=contribution.sealed,
-        masked_sha256=contribution.host_sha256,
-    )
+        task_sha256=task, round=round, sealed_contribution=sealed, masked_sha256=host_sha256
+    )  # fmt: skip
 
 
 def _delimited(field: int, length: int) -> bytes:
