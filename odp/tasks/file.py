@@ -267,7 +267,8 @@ def _build(
     _check_keys(values, names, where=where, text=text, section=section)
     hints = typing.get_type_hints(cls)
     try:
-        values = {name: _value(hints[name], value) for name, value in values.items()}
+        arrays = _ARRAYS.get(section, ())
+        values = {name: value if name in arrays else _value(hints[name], value) for name, value in values.items()}
         if isinstance(values.get("features"), dict):
             features = getattr(cls, "feature_kinds", KINDS)
             values["features"] = {

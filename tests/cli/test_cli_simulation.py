@@ -38,7 +38,7 @@ def test_a_preset_needs_no_task_file_and_says_where_the_budget_went() -> None:
     found = answer("simulate", "--data", DATA, "--preset", "ml-1m", "--epsilon", "4", "--delta", "1e-4", "--seed", "2")
     assert 0.5 < found["test_rmse"] < 1.5
     assert found["epsilon"] == pytest.approx(4.0, rel=1e-6)
-    assert [entry["name"] for entry in found["spending"]][:3] == ["counts", "mass", "sums"]
+    assert [entry["name"] for entry in found["spending"]][:3] == ["masses", "devices", "gradients"]
     assert sum(entry["share"] for entry in found["spending"]) == pytest.approx(1.0)
     assert found["baselines"]["als_ceiling"] < found["baselines"]["global_mean"]
 
@@ -47,7 +47,7 @@ def test_the_table_of_shares_is_printed() -> None:
     result = call("simulate", "--data", DATA, "--preset", "auto", "--delta", "1e-4", "--no-baselines")
     assert result.exit_code == 0
     assert "what ε was spent on" in result.stdout
-    assert "5.0 %" in result.stdout
+    assert "10.0 %" in result.stdout
 
 
 def test_an_infinite_epsilon_and_no_noise_spend_nothing() -> None:
