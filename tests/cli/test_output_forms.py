@@ -53,6 +53,7 @@ def test_every_command_with_json_has_csv_and_the_others_have_a_reason() -> None:
             assert name in excused, f"{name} prints no JSON"
 
 
+@pytest.mark.slow
 def test_a_result_is_kept_by_a_redirection(odp: Odp) -> None:
     printed = odp("compare", "--data", DATA, "--epsilons", "2,8", "--delta", "1e-4", "--seeds", "1")
     assert "DP item mean" in printed.out

@@ -57,6 +57,7 @@ def test_a_search_is_cut_at_one_moment_and_tells_what_only_its_test_part_has(odp
     assert printed.json["trials"][0]["score"] > 0
 
 
+@pytest.mark.slow
 def test_a_data_set_with_times_trains_by_month(odp, tmp_path):
     ratings = platform.synthetic_movielens(n_users=1200, n_items=40, ratings_per_user=12)
     month = 31 * 86_400

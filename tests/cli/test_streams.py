@@ -54,6 +54,7 @@ def test_a_reader_that_went_away_ends_the_command_without_a_word() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.slow
 def test_a_stdout_without_unicode_escapes_text_and_refuses_names(tmp_path: Path) -> None:
     done = run(*CHECK, encoding="ascii")
     assert done.returncode == 0

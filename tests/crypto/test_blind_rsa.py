@@ -195,6 +195,7 @@ def test_a_modulus_has_one_spelling() -> None:
             PublicKey.from_bytes(wrong)
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_of_a_key_whose_modulus_shares_a_factor_with_what_is_blinded() -> None:
     """A factor of such a message would show in every blinding of it, and mark the request."""
     small = 3 * 5 * 7 * 11 * 13 * 17 * 19 * 23

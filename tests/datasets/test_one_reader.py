@@ -163,6 +163,7 @@ def test_what_has_to_be_quoted_is_the_same_in_every_form_that_quotes(
     rows=tables(ordinary), other=ordinary, place=st.integers(0, 11), seed=st.integers(0, 2**40), plays=st.booleans(),
     form=st.sampled_from(["csv", "pandas", "numbers.jsonl"]),
 )  # fmt: skip
+@pytest.mark.slow
 def test_one_user_more_or_less_changes_no_key_no_part_no_seed_and_no_coin_of_another(
     rows: list[Row], other: str, place: int, seed: int, plays: bool, form: str, tmp_path: Path
 ) -> None:

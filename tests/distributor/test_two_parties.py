@@ -51,6 +51,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Iterator[tupl
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(keys=st.sets(st.integers(0, 39), max_size=8).map(sorted), encoding=st.sampled_from(ENCODINGS))
+@pytest.mark.slow
 def test_all_methods_give_the_rows_of_the_table(lasting: Any, keys: list[int], encoding: Encoding) -> None:
     parties, _ = lasting
     for method in METHODS:

@@ -65,6 +65,7 @@ def test_a_task_of_rank_0_releases_the_counts_and_sums_of_the_dp_item_mean() -> 
     [(dp_item_mean, odp.DPAM(user_bias_ridge=NO_USER_BIAS)), (dp_item_user_bias, odp.DPAM())],
     ids=["mean", "bias"],
 )
+@pytest.mark.slow
 def test_the_tasks_that_comparisons_name_are_as_good_as_the_baselines(score: object, training: odp.DPAM) -> None:
     """Without noise within one percent; with noise no worse beyond that of seeds."""
     free = task_of(training)

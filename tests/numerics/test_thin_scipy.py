@@ -42,6 +42,7 @@ def test_a_process_that_has_loaded_scipy_keeps_the_whole_library() -> None:
     assert scipy.stats.laplace.cdf(0.0) == 0.5
 
 
+@pytest.mark.slow
 def test_accounting_outside_of_an_enclave_leaves_scipy_whole() -> None:
     code = (
         "from odp.privacy import accounting; from odp.privacy.events import GaussianRelease\n"

@@ -96,6 +96,7 @@ def test_pictures_of_one_page_share_no_id() -> None:
 
 
 @pytest.mark.parametrize(("name", "width"), SHOWN)
+@pytest.mark.slow
 def test_labels_stand_beside_lines_and_overlap_nowhere(name: str, width: float) -> None:
     figure = CHARTS[name](width)
     assert all(panel.get_legend() is None for panel in figure.axes)
@@ -189,6 +190,7 @@ def test_files_are_the_same_bytes_every_time(tmp_path: Path, ending: str, theme:
     assert found[0].startswith({"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}[ending])
 
 
+@pytest.mark.slow
 def test_a_file_of_svg_has_both_themes_and_a_dark_picture_is_dark(tmp_path: Path) -> None:
     from matplotlib.image import imread
 

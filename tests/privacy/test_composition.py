@@ -212,6 +212,7 @@ def test_a_round_of_fewer_contributions_than_the_bound_never_costs_more_than_wha
 
 @pytest.mark.parametrize("contributions", [3, 8, 12])
 @pytest.mark.parametrize("others", [-1.0, 0.0, 1.0])
+@pytest.mark.slow
 def test_zeroing_a_user_out_of_a_sampled_round_costs_at_most_the_librarys_event_and_the_overflow(contributions, others):
     """The exact law of a round that releases noise alone beyond its cap, by numerical integration, in both directions.
 

@@ -209,6 +209,7 @@ def test_noise_of_rounding_has_no_largest_number(zeros: int) -> None:
 
 
 @pytest.mark.parametrize(("dimension", "epsilon"), [(5, 8.0), (100, 64.0), (1000, LARGEST_EPSILON), (2**20, 8.0)])
+@pytest.mark.slow
 def test_r354_every_end_of_the_numbers_of_matches_is_an_answer_of_every_input(dimension: int, epsilon: float) -> None:
     mechanism = PrivUnitInfinity.calibrated(dimension, epsilon)
     zeros = dimension // 64 + 2

@@ -15,6 +15,10 @@ from odp.errors import ConfigurationError, PrivacyError
 from odp.evaluation.noise import SeededNoise
 from odp.privacy.mechanisms import ADDED_DELTA, GaussianNoise, OperatingSystemNoise, RoundedGaussian, rounded_gaussian
 
+# Laws of noise, by samples: most of their time is that of draws.
+pytestmark = pytest.mark.slow
+
+
 FALSE_ALARM = 1e-6
 HIGH = MPContext()
 HIGH.prec = 420

@@ -113,6 +113,7 @@ BOMBS = [saved_ratings, any_npz, columns, labelled, halfstars, jokes, check_ins,
 
 
 @pytest.mark.parametrize("bomb", BOMBS, ids=[bomb.__name__ for bomb in BOMBS])
+@pytest.mark.slow
 def test_r357_a_small_file_of_much_memory_is_refused_before_it_is_unpacked(
     bomb: Callable[[Path], Callable[[], object]], tmp_path: Path
 ) -> None:

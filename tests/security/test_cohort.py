@@ -82,6 +82,7 @@ def test_r21_no_task_can_ask_for_less_than_the_policy(make_world: Make, minimum:
         world.open()
 
 
+@pytest.mark.slow
 def test_n2_a_server_whose_own_devices_fill_the_cohort_still_sees_its_victim_under_the_charged_noise(
     make_world: Make,
 ) -> None:

@@ -45,6 +45,7 @@ class CounterDisk:
 @pytest.mark.parametrize("at", range(COUNTER_WRITES))
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("failures", [1, 3])
+@pytest.mark.slow
 def test_r377_a_failed_write_of_a_counter_is_finished_by_a_later_call_and_advises_no_restore(
     make_world: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, at: int, failures: int
 ) -> None:

@@ -74,6 +74,7 @@ def test_r369_an_error_that_no_check_foresaw_names_the_entry(
 
 @_some
 @hypothesis.given(data=st.data())
+@pytest.mark.slow
 def test_r369_an_entry_of_changed_bytes_in_a_log_that_is_signed_anew_is_named(
     run: Run, tmp_path: Path, data: st.DataObject
 ) -> None:
@@ -89,6 +90,7 @@ def test_r369_an_entry_of_changed_bytes_in_a_log_that_is_signed_anew_is_named(
 
 @_some
 @hypothesis.given(data=st.data())
+@pytest.mark.slow
 def test_r369_a_release_with_hostile_fields_that_an_attested_enclave_signed_is_named(
     run: Run, tmp_path: Path, data: st.DataObject
 ) -> None:

@@ -119,6 +119,7 @@ def _changes(kind: int) -> tuple[tuple[str, hostile.Change], ...]:
     return tuple(hostile.changes(hostile.kinds()[kind]))
 
 
+@pytest.mark.slow
 def test_the_definitions_that_are_changed_are_accepted(at_the_audit: Opens) -> None:
     assert hostile.KEY.public == DEVELOPER.public
     for definition in hostile.kinds():
@@ -132,6 +133,7 @@ def test_the_definitions_that_are_changed_are_accepted(at_the_audit: Opens) -> N
 
 @_few
 @hypothesis.given(data=st.data())
+@pytest.mark.slow
 def test_r366_a_definition_with_hostile_fields_is_refused_by_name_or_accepted_everywhere(
     at_the_audit: Opens, data: st.DataObject
 ) -> None:

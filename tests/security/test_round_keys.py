@@ -134,6 +134,7 @@ def _void_at_the_start(world: Any) -> None:
 
 
 @pytest.mark.parametrize("end", [_release, _abandon, _retire, _forget, _give_up, _void_at_the_start])
+@pytest.mark.slow
 def test_r174_all_long_lived_keys_and_all_files_open_nothing_of_a_round_that_is_over(
     recorder: Recorder, end: Callable[[Any], None]
 ) -> None:

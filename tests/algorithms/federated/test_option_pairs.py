@@ -73,6 +73,7 @@ def people() -> odp.data.ExamplesSplit:
 
 @pytest.mark.usefixtures("coarse_composition")
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@pytest.mark.slow
 def test_a_pair_of_options_runs_within_the_budget_or_is_refused_by_name(pair: tuple[str, str]) -> None:
     if any(set(pair) <= same for same in SAME):
         return

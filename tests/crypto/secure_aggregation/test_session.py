@@ -31,6 +31,7 @@ def test_the_sum_is_exact(make_round: Any, clients: int, seed: int, lying: bool,
 @pytest.mark.parametrize("step", ["share", "masked", "agree", "unmask"])
 @pytest.mark.parametrize("percent", [0, 10, 30])
 @pytest.mark.parametrize("lying", [False, True])
+@pytest.mark.slow
 def test_clients_that_drop_out_at_a_step_leave_the_sum_of_those_whose_vector_came(
     make_round: Any, step: str, percent: int, lying: bool
 ) -> None:

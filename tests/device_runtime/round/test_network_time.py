@@ -170,6 +170,7 @@ def test_a_device_sends_at_the_same_time_whatever_its_training_did(
 
 
 @pytest.mark.parametrize("device", [TRAINED, WITHOUT_EXAMPLES])
+@pytest.mark.slow
 def test_r457_what_trains_is_ready_before_the_time_of_a_training_whatever_the_device_holds(
     network: World, processes: ComputingProcesses, device: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_a_training_that_does_not_end_gives_the_empty_contribution_at_that_time(
 
 
 @pytest.mark.parametrize("make", [stored, lambda: hostile.crashing(stored())], ids=["trains", "crashes"])
+@pytest.mark.slow
 def test_a_device_of_a_session_trains_before_it_has_a_seat(
     tmp_path: Path, platform: EmulatedPlatform, processes: ComputingProcesses, make: Callable[[], Program]
 ) -> None:

@@ -162,6 +162,7 @@ def test_r441_another_seed_of_hashes_locale_umask_folder_and_a_warmed_builder_bu
     assert hashlib.sha256(other).digest() == hashlib.sha256(reference).digest()
 
 
+@pytest.mark.slow
 def test_r441_a_checkout_elsewhere_builds_the_same_bytes(reference: bytes, tmp_path: Path) -> None:
     elsewhere = tmp_path / "another place" / "with a longer name"
     shutil.copytree(CHECKOUT / "odp", elsewhere / "odp", ignore=shutil.ignore_patterns("__pycache__"))

@@ -186,6 +186,7 @@ def test_neither_side_holds_a_vector(host: Host) -> None:
 
 
 @pytest.mark.parametrize("bins", [SMALL, LARGE])
+@pytest.mark.slow
 def test_a_restart_at_any_step_gives_the_same_bytes_once_charged(make_host: Callable[..., Host], bins: int) -> None:
     host = make_host(bins, noise=None)
     for device in range(4):

@@ -184,6 +184,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("before", [True, False])
+@pytest.mark.slow
 def test_a_host_that_dies_at_any_durable_write_goes_on_and_the_sum_is_that_of_everybody(
     world: World, before: bool
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_host_that_dies_at_any_durable_write_goes_on_and_the_sum_is_that_of_ev
     assert "secagg_void" not in world.log.getvalue()
 
 
+@pytest.mark.slow
 def test_a_host_that_dies_between_any_two_calls_goes_on_and_the_sum_is_that_of_everybody(world: World) -> None:
     """Every third of the calls of a session: what a stage had so far is lost, and comes again."""
     for turn in range(1, 8 * (CLIENTS + 1), 3):
