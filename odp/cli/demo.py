@@ -55,6 +55,8 @@ _MINIMUM_COHORT = 100
 # Of invented ratings: more devices of one machine take longer than anybody waits for a demo.
 _MOST_DEVICES = 10_000
 _MOST_ROUNDS = 64
+# More steps gain little on the invented ratings, and each round takes seconds.
+_USUAL_ROUNDS = 6
 _RECOMMEND_SECONDS = 60.0
 
 
@@ -66,7 +68,8 @@ def demo(
         int | None, typer.Option(help="Number of devices \\[default: 400, or all users of --data].")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Number of rounds \\[default: what suits data and budget].")
+        int | None,
+        typer.Option(help=f"Number of rounds \\[default: what suits data and budget, {_USUAL_ROUNDS} at most]."),
     ] = None,
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε of the task, per user.")] = 8.0,
     delta: Annotated[float, typer.Option(help="δ of the budget; below 1 / devices.")] = 1e-6,
@@ -232,6 +235,8 @@ def _task(split: Split, *, epsilon: float, delta: float, rank: int | None, round
     if rank is not None:
         model = dataclasses.replace(task.factorization, rank=rank)
         task = dataclasses.replace(task, model=model, training=type(task.training)())
+    if rounds is None and _planned(task) > _USUAL_ROUNDS:
+        rounds = _USUAL_ROUNDS
     if rounds is not None:
         task = _with_rounds(task, rounds)
     cohort = dataclasses.replace(

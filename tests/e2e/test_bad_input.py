@@ -211,7 +211,7 @@ def test_data_that_do_not_fit_the_task_are_refused_before_anything_is_computed()
         (["--devices", "500", "--data", "synthetic:n_users=120,n_items=60"], "devices=500"),
         (["--devices", "30"], "30"),
         (["--rounds", "-1"], "rounds=-1"),
-        (["--rounds", "2"], "rounds=2"),
+        (["--rounds", "1"], "rounds=1"),
         (["--rounds", "1000"], "rounds=1000"),
         (["--epsilon", "-1"], "epsilon=-1.0"),
         (["--epsilon", "0"], "epsilon=0.0"),
