@@ -77,7 +77,7 @@ def _both(template: Template, script: Path, *arguments: str, **options: Any) -> 
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
         ) as process:  # fmt: skip
             assert _is_forked(process.pid, template) == template.forks
-            answer, error = process.communicate("some input", timeout=60)
+            answer, error = process.communicate("some input", timeout=300)
         done.append(subprocess.CompletedProcess(process.args, process.returncode, answer, error))
     return done
 
@@ -141,7 +141,7 @@ def test_signals_reach_it_and_its_end_is_told(template: Template, script: Path, 
         process.stdout.readline()
         assert process.poll() is None
         os.killpg(process.pid, number)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=300)
         assert process.returncode == -number
         assert (b"KeyboardInterrupt" in error) == (number == signal.SIGINT)
         assert not Path(f"/proc/{process.pid}").exists(), "waited for"
@@ -159,14 +159,14 @@ def test_what_only_a_start_can_give_starts(template: Template, script: Path, opt
     script.write_text("input()\n")
     with subprocess.Popen([sys.executable, "-P", str(script)], stdin=subprocess.PIPE, **options) as process:
         assert not _is_forked(process.pid, template)
-        process.communicate(b"\n", timeout=60)
+        process.communicate(b"\n", timeout=300)
 
 
 def test_other_programs_start(template: Template) -> None:
     command = [sys.executable, "-P", "-c", "input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert not _is_forked(process.pid, template)
-        process.communicate(b"\n", timeout=60)
+        process.communicate(b"\n", timeout=300)
 
 
 @pytest.mark.afresh
@@ -174,7 +174,7 @@ def test_those_of_a_marked_test_start(template: Template, script: Path) -> None:
     script.write_text("input()\n")
     with subprocess.Popen([sys.executable, "-P", str(script)], stdin=subprocess.PIPE) as process:
         assert not _is_forked(process.pid, template)
-        process.communicate(b"\n", timeout=60)
+        process.communicate(b"\n", timeout=300)
 
 
 @pytest.mark.processes
@@ -192,5 +192,5 @@ def test_the_programs_of_a_forked_program_are_forked_and_end_with_it(template: T
     family = up.children(recursive=True)
     child.process.kill()
     assert child.process.wait(60.0) == -signal.SIGKILL
-    _, alive = psutil.wait_procs(family, timeout=60.0)
+    _, alive = psutil.wait_procs(family, timeout=300.0)
     assert not alive
