@@ -115,7 +115,7 @@ class ProgramPredictor(Protocol):
           vector: all parameters, float32 [size].
           features: one array [n, ..] per input.
           local: features, targets and steps that find the local parameters first, of a program that has some.
-          items: scores each of so many items in the place of the last input, whose values then do not count.
+          items: number of items to score for each example; the last input is then ignored.
 
         Raises:
           OdpError: it failed, or what came back is something else.

@@ -62,10 +62,10 @@ def expected(handle, columns) -> np.ndarray:
 def test_an_app_is_told_what_depends_on_its_own_examples_alone(trained, capsys) -> None:
     world, handle = trained
     with odp.Device(world.root / "devices", environment=Environment(create=False, keyring=False)) as device:
-        told = device.predict(ASKED, POPULATION, services=world.root)
-        np.testing.assert_allclose(told.probabilities[:, 1], expected(handle, ASKED), rtol=1e-5)
-        assert (told.classes, told.offline, told.version) == (NAMES, None, handle.model().version)
-        assert set(told.labels) <= set(NAMES)
+        answer = device.predict(ASKED, POPULATION, services=world.root)
+        np.testing.assert_allclose(answer.probabilities[:, 1], expected(handle, ASKED), rtol=1e-5)
+        assert (answer.classes, answer.offline, answer.version) == (NAMES, None, handle.model().version)
+        assert set(answer.labels) <= set(NAMES)
         with pytest.raises(DataError, match=r"example 1 .*'kind' is none of its 2"):
             device.predict({"age": [1, 2], "kind": ["film", "disc"]}, POPULATION, services=world.root)
 
@@ -95,9 +95,9 @@ def test_the_command_prints_the_same(trained, capsys) -> None:
     world, handle = trained
     where = ["--population", POPULATION, "--state", str(world.root / "devices"), "--server", world.server.address,
              "--ca", str(world.ca), "--reference-values", str(world.reference_values)]  # fmt: skip
-    given = [json.dumps({"age": age, "kind": kind}) for age, kind in zip(*ASKED.values(), strict=True)]
-    asked = [part for text in given for part in ("--example", text)]
-    printed = json.loads(run(capsys, *where, *asked, "--json").splitlines()[-1])["predictions"]
+    texts = [json.dumps({"age": age, "kind": kind}) for age, kind in zip(*ASKED.values(), strict=True)]
+    options = [part for text in texts for part in ("--example", text)]
+    printed = json.loads(run(capsys, *where, *options, "--json").splitlines()[-1])["predictions"]
     np.testing.assert_allclose([row["probabilities"]["yes"] for row in printed], expected(handle, ASKED), rtol=1e-5)
     assert len(run(capsys, *where, "--count", "2").splitlines()) == 3
     with pytest.raises(SystemExit):
@@ -121,11 +121,11 @@ def test_without_services_the_last_model_answers_and_says_so(trained, capsys) ->
     world, handle = trained
     with odp.Device(world.root / "devices", environment=Environment(create=False, keyring=False)) as device:
         device.predict(ASKED, POPULATION, services=world.root)
-        known = expected(handle, ASKED)
+        before = expected(handle, ASKED)
         world.server.stop()
         again = device.predict(ASKED, POPULATION, services=world.root, refresh=True)
         assert again.offline is not None
         assert "version" in again.offline
-        np.testing.assert_allclose(again.probabilities[:, 1], known, rtol=1e-5)
+        np.testing.assert_allclose(again.probabilities[:, 1], before, rtol=1e-5)
         with pytest.raises(ServiceUnavailable):
             device.predict(ASKED, "others", services=world.root)

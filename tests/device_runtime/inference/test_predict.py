@@ -21,5 +21,5 @@ def test_r458_a_server_that_offers_a_model_of_items_instead_is_refused_by_name(w
     )  # fmt: skip
     with pytest.raises(ConfigurationError, match="ranks items: `odp device recommend`"):
         Predictor(available)
-    kept = sorted(path.relative_to(tmp_path / "models") for path in (tmp_path / "models").rglob("*.offer"))
-    assert kept == [Path("of_examples/people.offer")], "what was asked for as another kind takes no place of a model"
+    offers = sorted(path.relative_to(tmp_path / "models") for path in (tmp_path / "models").rglob("*.offer"))
+    assert offers == [Path("of_examples/people.offer")], "what was asked for as another kind takes no place of a model"
